@@ -1,0 +1,137 @@
+"""The seam between the server and the engine: all that the pipeline may ask of it. No vLLM here."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from server.media.clip import VideoClip
+
+JsonObject = dict[str, Any]
+
+CLIP_URL_SCHEME = "clip:"
+"""``clip:0`` in a request body given to the engine stands for the first prepared video."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedVideo:
+    """A decoded video and the share of its tokens to remove."""
+
+    clip: VideoClip
+    pruning_rate: float
+    """Fraction of the video's tokens asked to be removed, in [0, 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoTokens:
+    """What pruning does to one video: token counts before and after."""
+
+    before: int
+    """Video tokens of the unpruned clip."""
+    after: int
+    """Video tokens that the prompt holds."""
+
+    @property
+    def effective_rate(self) -> float:
+        """Fraction that is really removed; short clips can not lose more than 1 - 1/grids."""
+        return 1 - self.after / self.before
+
+
+class VideoGeometry(Protocol):
+    """How the served model sees frames. Pure arithmetic; safe to call from the event loop."""
+
+    @property
+    def temporal_patch_size(self) -> int:
+        """Frames that become one step in time."""
+
+    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
+        """Returns (width, height) to which the model's own processor would resize a frame.
+
+        Raises:
+            InvalidVideo: the aspect ratio is more extreme than the model can take.
+        """
+
+    def video_tokens(
+        self, *, width: int, height: int, num_frames: int, pruning_rate: float
+    ) -> VideoTokens:
+        """Returns the token counts of a clip whose frames have the model's size."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the rest of the server needs to know about the served model."""
+
+    name: str
+    """Name by which clients address it."""
+    max_model_len: int
+    """Tokens that prompt and answer may have together."""
+    supports_pruning: bool
+    """Whether a pruning rate above 0 can be honoured."""
+    reserved_texts: frozenset[str]
+    """Special tokens as text; user text that spells one would forge the prompt's structure."""
+    geometry: VideoGeometry
+    """Frame sizes and token counts."""
+
+
+@dataclass(slots=True)
+class EngineTrace:
+    """Filled in by the engine while it works on one request. Times are CLOCK_MONOTONIC."""
+
+    queued_at: float | None = None
+    """The engine took the request into its queue."""
+    scheduled_at: float | None = None
+    """The scheduler began to compute the prompt."""
+    first_token_at: float | None = None
+    """The engine produced the first token."""
+    video_tokens_after: tuple[int, ...] = field(default=())
+    """Prompt tokens that each video takes, in order, as the rendered prompt has them."""
+
+
+class ChatEngine(Protocol):
+    """An engine that answers OpenAI chat requests about prepared videos."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """The served model. Raises EngineUnavailable before ``start`` has returned."""
+
+    async def start(self) -> None:
+        """Load the model. Returns when the engine can answer.
+
+        Raises:
+            ConfigurationError: the settings do not fit the model or the machine.
+        """
+
+    async def stop(self) -> None:
+        """Stop for good; no process of the engine is left when this returns."""
+
+    async def check_health(self) -> None:
+        """Returns when the engine is able to answer.
+
+        Raises:
+            EngineUnavailable: it is loading, stopped, dead or stuck.
+        """
+
+    def models(self) -> JsonObject:
+        """Returns the body of ``GET /v1/models``."""
+
+    async def complete(
+        self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
+    ) -> JsonObject:
+        """Returns a whole ``chat.completion`` object. Cancelling it aborts the request.
+
+        Args:
+            body: an OpenAI chat request whose video URLs are ``clip:<index into videos>``.
+            videos: the prepared videos, in order of appearance.
+            trace: filled in on the way.
+
+        Raises:
+            RequestError: the engine refuses the request.
+            EngineUnavailable: the engine died or is overloaded for good.
+        """
+
+    def stream(
+        self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
+    ) -> AsyncIterator[JsonObject]:
+        """Yields ``chat.completion.chunk`` objects. Closing the iterator aborts the request.
+
+        Arguments and errors as for ``complete``; errors are raised by the iterator.
+        """

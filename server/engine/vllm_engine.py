@@ -1,0 +1,178 @@
+"""The embedded engine: vLLM's AsyncLLM and its own OpenAI serving classes, behind one seam."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from server.engine import connector
+from server.engine.arguments import create_vllm_config
+from server.engine.base import EngineTrace, JsonObject, ModelFacts, PreparedVideo
+from server.engine.geometry import ProcessorGeometry
+from server.engine.serving import Call, WatchedRequest, WatchedServingChat, create_serving
+from server.engine.translation import parsed_event, raised_error, reported_error
+from server.errors import ConfigurationError, EngineUnavailable, InternalFault, VideoChatError
+from server.evs.processing import RATE_KWARG
+from server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+ClientFactory = Callable[[VllmConfig], Any]
+"""Makes an EngineClient; blocks until it can answer."""
+
+STOP_TIMEOUT_SECONDS = 20.0
+"""AsyncLLM kills EngineCore at once when it is given no time."""
+HEALTH_TIMEOUT_SECONDS = 10.0
+
+
+class VllmEngine:
+    """A ChatEngine whose EngineCore runs in its own process.
+
+    Args:
+        settings: the server's settings.
+        model: directory or name of the model, as vLLM takes it.
+        client_factory: makes the EngineClient; AsyncLLM by default.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        model: str,
+        client_factory: ClientFactory = AsyncLLM.from_vllm_config,
+    ) -> None:
+        self._settings = settings
+        self._model = model
+        self._client_factory = client_factory
+        self._client: Any = None
+        self._chat: WatchedServingChat | None = None
+        self._models: JsonObject = {}
+        self._facts: ModelFacts | None = None
+
+    @property
+    def facts(self) -> ModelFacts:
+        """The served model."""
+        if self._facts is None:
+            raise EngineUnavailable("The model is still loading.")
+        return self._facts
+
+    async def start(self) -> None:
+        """Load the model in a thread, so that health checks are answered meanwhile."""
+        config, supports_pruning = await asyncio.to_thread(
+            create_vllm_config, self._settings, self._model
+        )
+        try:
+            self._client = await asyncio.to_thread(self._client_factory, config)
+        except (RuntimeError, ValueError, OSError) as error:
+            text = " ".join(str(error).split())
+            raise ConfigurationError(f"the engine did not start: {text}") from error
+        self._chat, models = create_serving(
+            self._client, model_name=self._settings.public_model_name
+        )
+        self._models = (await models.show_available_models()).model_dump(mode="json")
+        self._facts = self._gather_facts(supports_pruning)
+
+    def _gather_facts(self, supports_pruning: bool) -> ModelFacts:
+        processor = self._client.renderer.get_mm_processor()
+        if supports_pruning and not hasattr(processor, "_take_rates"):
+            raise ConfigurationError(
+                "the EVS plugin is not in force in vLLM; install this package (make setup) and let "
+                "VLLM_PLUGINS, where it is set, include per_request_evs"
+            )
+        tokenizer = self._client.renderer.tokenizer
+        added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+        reserved = {str(token) for token in added if token.special}
+        return ModelFacts(
+            name=self._settings.public_model_name,
+            max_model_len=self._client.model_config.max_model_len,
+            supports_pruning=supports_pruning,
+            reserved_texts=frozenset(reserved | set(tokenizer.all_special_tokens)),
+            geometry=ProcessorGeometry(processor.info.get_hf_processor().video_processor),
+        )
+
+    async def stop(self) -> None:
+        """Stop EngineCore and wait for it."""
+        client, self._client, self._chat, self._facts = self._client, None, None, None
+        if client is not None:
+            await asyncio.to_thread(client.shutdown, timeout=STOP_TIMEOUT_SECONDS)
+
+    async def check_health(self) -> None:
+        """Ask EngineCore for a sign of life, not only whether its process exists."""
+        if self._client is None or self._facts is None:
+            raise EngineUnavailable("The model is still loading.")
+        try:
+            await self._client.check_health()
+            async with asyncio.timeout(HEALTH_TIMEOUT_SECONDS):
+                await self._client.is_paused()
+        except TimeoutError as error:
+            raise EngineUnavailable("The engine does not respond.") from error
+        except Exception as error:
+            logger.debug("health check failed", exc_info=True)
+            raise EngineUnavailable("The engine has stopped.") from error
+
+    def models(self) -> JsonObject:
+        """Returns the body of ``GET /v1/models``."""
+        if self._facts is None:
+            raise EngineUnavailable("The model is still loading.")
+        return self._models
+
+    async def complete(
+        self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
+    ) -> JsonObject:
+        """Returns a whole ``chat.completion`` object."""
+        call = Call(trace)
+        try:
+            response = await self._create({**body, "stream": False}, videos, call)
+            answer: JsonObject = response.model_dump(mode="json")
+            return answer
+        except InternalFault as error:
+            raise self._fatal(error) from error
+        finally:
+            await call.close()
+
+    async def stream(
+        self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
+    ) -> AsyncIterator[JsonObject]:
+        """Yields ``chat.completion.chunk`` objects."""
+        call = Call(trace)
+        try:
+            events = await self._create({**body, "stream": True}, videos, call)
+            async for event in events:
+                chunk = parsed_event(event)
+                if chunk is None:
+                    return
+                yield chunk
+        except InternalFault as error:
+            raise self._fatal(error) from error
+        finally:
+            await call.close()
+
+    def _fatal(self, error: InternalFault) -> VideoChatError:
+        """Returns what to tell the client: vLLM reports a dead engine as any other failure."""
+        if self._client is None or self._client.errored:
+            return EngineUnavailable("The engine has stopped.")
+        return error
+
+    async def _create(
+        self, body: dict[str, Any], videos: Sequence[PreparedVideo], call: Call
+    ) -> Any:
+        """Returns vLLM's response or event stream; every failure as one of our errors."""
+        if self._chat is None:
+            raise EngineUnavailable("The model is still loading.")
+        if videos and self.facts.supports_pruning:
+            body["mm_processor_kwargs"] = {RATE_KWARG: [video.pruning_rate for video in videos]}
+        try:
+            request = WatchedRequest.of(body, call)
+            with connector.offering([video.clip for video in videos]):
+                response = await self._chat.create_chat_completion(request)
+        except VideoChatError:
+            raise
+        except Exception as error:
+            logger.debug("vLLM refused a request", exc_info=True)
+            raise raised_error(error) from error
+        if hasattr(response, "error"):
+            raise reported_error(response.error.model_dump())
+        return response

@@ -1,0 +1,97 @@
+"""Every fault this server names, as one tree. No HTTP numbers here: ``server.api.errors`` has them.
+
+::
+
+    VideoChatError
+    ├── ConfigurationError          the operator can fix it; stops the start
+    ├── RequestError                the client can fix it; carries param and code
+    │   ├── InvalidRequest          a field is missing, unknown, malformed or contradictory
+    │   ├── ModelNotFound           the model named is not served here
+    │   ├── RequestTooLarge         the body or a video exceeds a byte limit
+    │   ├── InvalidVideo            the bytes arrived but no usable video is in them
+    │   ├── VideoUnreachable        a video URL could not be retrieved (one text for every cause)
+    │   └── ContextLengthExceeded   prompt and video tokens do not fit the model
+    ├── Overloaded                  a bounded queue is full; retry later
+    ├── EngineUnavailable           the engine is loading, stopping or dead
+    └── InternalFault               a bug of ours; the details are in the log
+"""
+
+
+class VideoChatError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ConfigurationError(VideoChatError):
+    """The settings are wrong or contradict each other; the message is one line for the operator."""
+
+
+class RequestError(VideoChatError):
+    """The client sent something that can not be served and can be corrected.
+
+    The message says what was found, what the rule is, and how to cure it.
+    """
+
+    code = "invalid_request"
+    """Stable machine-readable reason, one of a closed set."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        """JSON path of the offending field, such as ``messages[0].content[1].video_url.url``."""
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(RequestError):
+    """A field is missing, unknown, malformed or contradicts another one."""
+
+    code = "invalid_value"
+
+
+class ModelNotFound(RequestError):
+    """The request names a model that is not served here."""
+
+    code = "model_not_found"
+
+
+class RequestTooLarge(RequestError):
+    """The request body, or one video in it, exceeds a byte limit."""
+
+    code = "request_too_large"
+
+
+class InvalidVideo(RequestError):
+    """The bytes arrived, but no usable video could be decoded from them."""
+
+    code = "invalid_video"
+
+
+class VideoUnreachable(RequestError):
+    """A video URL could not be retrieved.
+
+    One text for every cause, so that the server can not be used to scan a network.
+    """
+
+    code = "video_url_unreachable"
+
+
+class ContextLengthExceeded(RequestError):
+    """Prompt and video tokens do not fit into the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class Overloaded(VideoChatError):
+    """A bounded queue is full; the request was not started and may be retried."""
+
+    def __init__(self, message: str, *, retry_after_seconds: int = 2) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class EngineUnavailable(VideoChatError):
+    """The engine is still loading, is stopping, or has died."""
+
+
+class InternalFault(VideoChatError):
+    """Something went wrong that the client can not fix."""
