@@ -20,13 +20,18 @@ ATTENTION_GAIN = 8.0
 """Factor on the query and key projections of the language model."""
 SEED = 20260
 
-WORDS = """a an the this that it is are was then now first second third last one two three four five
-six seven eight nine ten red green blue yellow orange purple black white grey circle square triangle
-star ball box car dog cat bird person hand left right up down in out of from to on under over behind
-front near far fast slow still moving moves turns stops starts enters leaves appears disappears
-grows shrinks and or not no yes what which where when who how many does do video frame second
-seconds picture scene background light dark small large round there here shows see seen describe
-color colour shape direction object objects happens before after at with while between again""".split()
+_VOCABULARY = """
+a an the this that it is are was then now first second third last one two three four five six
+seven eight nine ten red green blue yellow orange purple black white grey circle square triangle
+star ball box car dog cat bird person hand left right up down in out of from to on under over
+behind front near far fast slow still moving moves turns stops starts enters leaves appears
+disappears grows shrinks and or not no yes what which where when who how many does do video
+frame second seconds picture scene background light dark small large round there here shows see
+seen describe color colour shape direction object objects happens before after at with while
+between again
+
+"""
+WORDS = tuple(_VOCABULARY.split())
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -93,7 +98,10 @@ def build_model(model_dir: Path, *, seed: int = SEED) -> None:
     word_ids = [ids[0] for ids in words if len(ids) == 1]
     config = _model_config(len(tokenizer), token_ids)
     _build_weights(config, word_ids, seed).save_pretrained(model_dir)
-    generation = {"eos_token_id": token_ids["<|im_end|>"], "pad_token_id": token_ids["<|endoftext|>"]}
+    generation = {
+        "eos_token_id": token_ids["<|im_end|>"],
+        "pad_token_id": token_ids["<|endoftext|>"],
+    }
     (model_dir / "generation_config.json").write_text(json.dumps(generation))
 
 

@@ -110,27 +110,27 @@ def _ask(base_url: str, rate: float) -> Answer:
 
     video = base64.b64encode(CLIP_PATH.read_bytes()).decode()
     client = OpenAI(base_url=f"{base_url}/v1", api_key="unused")
+    # Any, because the SDK has no type for video parts.
+    messages: Any = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{video}"}},
+                {"type": "text", "text": QUESTION},
+            ],
+        }
+    ]
     stream = client.chat.completions.create(
         model=client.models.list().data[0].id,
-        messages=[
-            {
-                "role": "user",
-                "content": [
-                    {  # type: ignore[misc, list-item]  # the SDK has no type for video parts
-                        "type": "video_url",
-                        "video_url": {"url": f"data:video/mp4;base64,{video}"},
-                    },
-                    {"type": "text", "text": QUESTION},
-                ],
-            }
-        ],
+        messages=messages,
         max_tokens=24,
         temperature=0,
         stream=True,
         extra_body={"video_pruning_rate": rate},
     )
     print(f"video_pruning_rate={rate}: ", end="", flush=True)
-    text, metrics = "", {}
+    text = ""
+    metrics: dict[str, Any] = {}
     for chunk in stream:
         for choice in chunk.choices:
             text += choice.delta.content or ""

@@ -23,6 +23,7 @@ _OWNED = {
 _REFUSED = {
     "enable_mm_embeds": "clients could hand tensors to the model",
     "enable_prompt_embeds": "clients could hand tensors to the model",
+    "disable_log_stats": "the times in answers and metrics come from them",
 }
 
 

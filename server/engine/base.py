@@ -1,6 +1,6 @@
 """The seam between the server and the engine: all that the pipeline may ask of it. No vLLM here."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -93,6 +93,10 @@ class ChatEngine(Protocol):
     def facts(self) -> ModelFacts:
         """The served model. Raises EngineUnavailable before ``start`` has returned."""
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the engine ended by itself, for good."""
+
     async def start(self) -> None:
         """Load the model. Returns when the engine can answer.
 
@@ -130,7 +134,7 @@ class ChatEngine(Protocol):
 
     def stream(
         self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
-    ) -> AsyncIterator[JsonObject]:
+    ) -> AsyncGenerator[JsonObject, None]:
         """Yields ``chat.completion.chunk`` objects. Closing the iterator aborts the request.
 
         Arguments and errors as for ``complete``; errors are raised by the iterator.

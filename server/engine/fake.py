@@ -82,7 +82,7 @@ class ScriptedClient(EngineClient):
         """Release the renderer's threads."""
         self.renderer.shutdown()
 
-    async def generate(  # type: ignore[override]  # upstream declares a plain method
+    async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **_: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields the script, token by token or as a whole, as the request asks."""
@@ -130,7 +130,9 @@ class ScriptedClient(EngineClient):
 
 def _completion(text: str, index: int, whole: bool, is_last: bool) -> CompletionOutput:
     token_ids = list(range(index + 1)) if whole else [index]
-    return CompletionOutput(0, text, token_ids, None, None, finish_reason="stop" if is_last else None)
+    return CompletionOutput(
+        0, text, token_ids, None, None, finish_reason="stop" if is_last else None
+    )
 
 
 def _unsupported(name: str) -> Any:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import multiprocessing
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -51,6 +52,12 @@ class VllmEngine:
         self._chat: WatchedServingChat | None = None
         self._models: JsonObject = {}
         self._facts: ModelFacts | None = None
+        self._stopping = False
+
+    @property
+    def has_died(self) -> bool:
+        """Whether EngineCore ended by itself; it does not come back."""
+        return self._client is not None and bool(self._client.errored)
 
     @property
     def facts(self) -> ModelFacts:
@@ -64,16 +71,25 @@ class VllmEngine:
         config, supports_pruning = await asyncio.to_thread(
             create_vllm_config, self._settings, self._model
         )
+        self._refuse_when_stopping()
         try:
             self._client = await asyncio.to_thread(self._client_factory, config)
         except (RuntimeError, ValueError, OSError) as error:
+            self._refuse_when_stopping()
             text = " ".join(str(error).split())
             raise ConfigurationError(f"the engine did not start: {text}") from error
+        if self._stopping:
+            await self.stop()
+        self._refuse_when_stopping()
         self._chat, models = create_serving(
             self._client, model_name=self._settings.public_model_name
         )
         self._models = (await models.show_available_models()).model_dump(mode="json")
         self._facts = self._gather_facts(supports_pruning)
+
+    def _refuse_when_stopping(self) -> None:
+        if self._stopping:
+            raise EngineUnavailable("The server is stopping.")
 
     def _gather_facts(self, supports_pruning: bool) -> ModelFacts:
         processor = self._client.renderer.get_mm_processor()
@@ -94,7 +110,13 @@ class VllmEngine:
         )
 
     async def stop(self) -> None:
-        """Stop EngineCore and wait for it."""
+        """Stop EngineCore and wait for it, also while it is loading."""
+        self._stopping = True
+        if self._client is None:
+            # The thread in ``start`` waits for EngineCore; it returns once that is gone.
+            for child in multiprocessing.active_children():
+                if child.name.startswith("EngineCore"):
+                    child.terminate()
         client, self._client, self._chat, self._facts = self._client, None, None, None
         if client is not None:
             await asyncio.to_thread(client.shutdown, timeout=STOP_TIMEOUT_SECONDS)
@@ -135,7 +157,7 @@ class VllmEngine:
 
     async def stream(
         self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
-    ) -> AsyncIterator[JsonObject]:
+    ) -> AsyncGenerator[JsonObject, None]:
         """Yields ``chat.completion.chunk`` objects."""
         call = Call(trace)
         try:

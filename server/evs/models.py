@@ -20,9 +20,7 @@ from server.evs.retention import retained_indices
     info=qwen2_5_vl.Qwen2_5_VLProcessingInfo,
     dummy_inputs=qwen2_5_vl.Qwen2_5_VLDummyInputsBuilder,
 )
-class Qwen2_5_VLForConditionalGeneration(  # noqa: N801 - the architecture's name
-    qwen2_5_vl.Qwen2_5_VLForConditionalGeneration
-):
+class Qwen2_5_VLForConditionalGeneration(qwen2_5_vl.Qwen2_5_VLForConditionalGeneration):
     """Qwen2.5-VL, vLLM 0.32.0, with pruning that moves no token.
 
     Overridden, each because upstream takes one rate for the whole engine or moves positions:
@@ -44,7 +42,10 @@ class Qwen2_5_VLForConditionalGeneration(  # noqa: N801 - the architecture's nam
             if modality == "image":
                 embeddings = self._process_image_input(media)
                 grids = media["image_grid_thw"].tolist()
-                rows += [self._with_image_positions(*item) for item in zip(embeddings, grids)]
+                rows += [
+                    self._with_image_positions(*item)
+                    for item in zip(embeddings, grids, strict=True)
+                ]
             else:
                 rows += self._retained_rows(media, counts)
         return tuple(rows)
@@ -91,7 +92,8 @@ class Qwen2_5_VLForConditionalGeneration(  # noqa: N801 - the architecture's nam
         if not self.is_multimodal_pruning_enabled:
             return super().get_mrope_input_positions(input_tokens, mm_features)
         spans = [
-            self._span(feature) for feature in sorted(mm_features, key=lambda f: f.mm_position.offset)
+            self._span(feature)
+            for feature in sorted(mm_features, key=lambda f: f.mm_position.offset)
         ]
         return positions.lay_out(len(input_tokens), spans)
 

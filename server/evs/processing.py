@@ -109,9 +109,7 @@ class _PerVideoPruning(BaseMultiModalProcessor[Any]):
         others = {k: v for k, v in hf_processor_mm_kwargs.items() if k != RATE_KWARG}
         updates = super()._get_prompt_updates(mm_items, others, out_mm_kwargs)
         return [
-            dataclasses.replace(
-                update, replacement=partial(self._video_placeholder, out_mm_kwargs)
-            )
+            dataclasses.replace(update, replacement=partial(self._video_placeholder, out_mm_kwargs))
             if update.modality == "video"
             else update
             for update in updates

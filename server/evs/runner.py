@@ -5,6 +5,7 @@ vLLM 0.32.0's ``CPUModelRunner.load_model`` replaces ``GPUModelRunner.load_model
 engine dies on the first pruned video.
 """
 
+import functools
 from typing import Any
 
 
@@ -17,6 +18,7 @@ def enable_pruning_on_cpu() -> None:
     if getattr(upstream, "enables_pruning", False):
         return
 
+    @functools.wraps(upstream)
     def load_model(self: Any, *args: Any, **kwargs: Any) -> None:
         upstream(self, *args, **kwargs)
         config = self.model_config.multimodal_config

@@ -29,7 +29,9 @@ class VideoFacts:
         if self.width < 1 or self.height < 1:
             raise ValueError(f"a picture of {self.width}x{self.height} pixels does not exist")
         if self.rotation_degrees not in (0, 90, 180, 270):
-            raise ValueError(f"rotation of {self.rotation_degrees} degrees; expected 0, 90, 180, 270")
+            raise ValueError(
+                f"rotation of {self.rotation_degrees} degrees; expected 0, 90, 180, 270"
+            )
         if not self.frame_times_seconds:
             raise ValueError("no frame")
         if not self.duration_seconds > 0:

@@ -1,0 +1,76 @@
+"""What the OpenAPI document says about the chat endpoint; ``docs/api.md`` says more."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
+
+
+CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A chat.completion object, or with stream: true chat.completion.chunk "
+        "events that end with [DONE].",
+        "content": {"application/json": {}, "text/event-stream": {}},
+    },
+    400: {"model": ErrorBody, "description": "A field is wrong, or a video can not be used."},
+    404: {"model": ErrorBody, "description": "The model named is not served here."},
+    413: {"model": ErrorBody, "description": "The body or a video is larger than the limit."},
+    415: {"model": ErrorBody, "description": "The body is not plain JSON."},
+    500: {"model": ErrorBody, "description": "A fault of the server."},
+    503: {"model": ErrorBody, "description": "Overloaded, loading or stopping; see Retry-After."},
+}
+
+CHAT_REQUEST: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["messages"],
+                "properties": {
+                    "model": {"type": "string"},
+                    "messages": {"type": "array", "items": {"type": "object"}, "minItems": 1},
+                    "stream": {"type": "boolean"},
+                    "max_completion_tokens": {"type": "integer", "minimum": 1},
+                    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+                    "fps": {"type": "number", "exclusiveMinimum": 0},
+                    "num_frames": {"type": "integer", "minimum": 1},
+                    "video_pruning_rate": {
+                        "type": "number",
+                        "minimum": 0,
+                        "exclusiveMaximum": 1,
+                    },
+                },
+            },
+            "example": {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {
+                                "type": "video_url",
+                                "video_url": {"url": "data:video/mp4;base64,AAAAIGZ0eXA..."},
+                            },
+                            {"type": "text", "text": "What happens in this video?"},
+                        ],
+                    }
+                ],
+                "video_pruning_rate": 0.75,
+            },
+        }
+    },
+}

@@ -1,0 +1,61 @@
+"""JSON schemas from clients that bind what the model may write: bounded before vLLM compiles them.
+
+vLLM turns such a schema into a grammar, whose cost is the client's choice unless it is limited.
+"""
+
+import json
+from typing import Any
+
+from server.errors import InvalidRequest
+
+MAX_SCHEMA_CHARACTERS = 16_000
+MAX_SCHEMA_DEPTH = 32
+MAX_REPETITIONS = 10_000
+
+_REGEX_KEYS = ("pattern", "patternProperties")
+_REPETITION_KEYS = (
+    *("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"),
+    *("minContains", "maxContains"),
+)
+
+
+def check_schema(schema: Any, param: str) -> None:
+    """Returns if a grammar can be made of ``schema`` at a bounded cost.
+
+    Raises:
+        InvalidRequest: it is too large or deep, repeats too much, or holds a regular expression.
+    """
+    if len(json.dumps(schema)) > MAX_SCHEMA_CHARACTERS:
+        raise InvalidRequest(
+            f"{param} is larger than {MAX_SCHEMA_CHARACTERS} characters. Send a smaller schema.",
+            param=param,
+        )
+    level = [schema]
+    for _ in range(MAX_SCHEMA_DEPTH):
+        if not level:
+            return
+        deeper: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                _check_keywords(item, param)
+                deeper += item.values()
+            elif isinstance(item, list):
+                deeper += item
+        level = deeper
+    raise InvalidRequest(f"{param} is nested deeper than {MAX_SCHEMA_DEPTH} levels.", param=param)
+
+
+def _check_keywords(item: dict[str, Any], param: str) -> None:
+    # A property that is called "pattern" has a schema, not a string, as its value.
+    if isinstance(item.get("pattern"), str) or isinstance(item.get("patternProperties"), dict):
+        raise InvalidRequest(
+            f"{param} uses a regular expression, which this server does not take. Leave out "
+            f"{' and '.join(_REGEX_KEYS)}.",
+            param=param,
+        )
+    for key in _REPETITION_KEYS:
+        value = item.get(key)
+        if isinstance(value, int | float) and value > MAX_REPETITIONS:
+            raise InvalidRequest(
+                f"{param} has {key} above {MAX_REPETITIONS}. Use a smaller one.", param=param
+            )

@@ -1,0 +1,68 @@
+"""What handlers take from the application and leave in the request, typed.
+
+``create_app`` sets ``app.state.settings``, ``engine``, ``pipeline`` and ``metrics``, and while the
+server stops ``draining = True``.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol, cast
+
+from starlette.requests import Request
+from starlette.types import Scope
+
+from server.conversation import ChatRequest
+from server.engine.base import ChatEngine, JsonObject
+from server.metrics import Metrics, Outcome
+from server.settings import Settings
+from server.timing import Stopwatch
+
+_OUTCOME = "videochat.outcome"
+
+
+class Pipeline(Protocol):
+    """What the API needs of ``server.pipeline.ChatPipeline``."""
+
+    async def complete(self, request: ChatRequest, watch: Stopwatch) -> JsonObject:
+        """Returns a ``chat.completion`` object. Cancelling it stops the work."""
+
+    def stream(self, request: ChatRequest, watch: Stopwatch) -> AsyncIterator[JsonObject]:
+        """Returns an async generator of ``chat.completion.chunk`` objects."""
+
+
+def settings_of(request: Request) -> Settings:
+    """Returns the settings of the application that serves ``request``."""
+    return cast(Settings, request.app.state.settings)
+
+
+def engine_of(request: Request) -> ChatEngine:
+    """Returns the engine of the application that serves ``request``."""
+    return cast(ChatEngine, request.app.state.engine)
+
+
+def pipeline_of(request: Request) -> Pipeline:
+    """Returns the pipeline of the application that serves ``request``."""
+    return cast(Pipeline, request.app.state.pipeline)
+
+
+def metrics_of(request: Request) -> Metrics:
+    """Returns the metrics of the application that serves ``request``."""
+    return cast(Metrics, request.app.state.metrics)
+
+
+def is_draining(request: Request) -> bool:
+    """Returns whether the server is about to stop and takes no new work."""
+    return bool(getattr(request.app.state, "draining", False))
+
+
+def note_outcome(scope: Scope, outcome: Outcome) -> None:
+    """Note how the request ends, for the log line and the counters. The first note counts."""
+    _request_state(scope).setdefault(_OUTCOME, outcome)
+
+
+def noted_outcome(scope: Scope) -> Outcome | None:
+    """Returns what ``note_outcome`` noted, None if it was not called."""
+    return cast(Outcome | None, _request_state(scope).get(_OUTCOME))
+
+
+def _request_state(scope: Scope) -> dict[str, Any]:
+    return cast(dict[str, Any], scope.setdefault("state", {}))

@@ -1,0 +1,193 @@
+"""The application, built from its arguments, and the process around it."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.middleware import Middleware
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from server.api import chat, health, models
+from server.api.errors import exception_handlers
+from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
+from server.api.protocol import FirstByteProtocol
+from server.engine.base import ChatEngine
+from server.errors import ConfigurationError, EngineUnavailable
+from server.media.loader import VideoLoader
+from server.metrics import Metrics
+from server.pipeline import ChatPipeline
+from server.settings import EMBEDDED_MODEL, Settings
+
+logger = logging.getLogger(__name__)
+
+EXIT_CONFIGURATION = 2
+EXIT_ENGINE_DIED = 1
+WATCH_SECONDS = 1.0
+
+StopProcess = Callable[[int], None]
+"""Asks the process to stop, with an exit code."""
+
+
+def create_app(
+    settings: Settings,
+    engine: ChatEngine,
+    *,
+    registry: CollectorRegistry = REGISTRY,
+    stop_process: StopProcess | None = None,
+) -> FastAPI:
+    """Returns the application. Its lifespan starts and stops the engine and the decoders.
+
+    Args:
+        settings: everything that can be chosen.
+        engine: answers the requests; started in the background while health checks are answered.
+        registry: where the server's own metrics go; vLLM's are in the default one.
+        stop_process: called when the engine can not be started or has died.
+    """
+    metrics = Metrics(registry)
+    loader = VideoLoader(settings.video, _ServedGeometry(engine))
+    supervisor = _Supervisor(engine, stop_process or (lambda exit_code: None))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await loader.start()
+        supervising = asyncio.create_task(supervisor.run())
+        try:
+            yield
+        finally:
+            app.state.draining = True
+            await engine.stop()
+            supervising.cancel()
+            await asyncio.gather(supervising, return_exceptions=True)
+            await loader.stop()
+
+    app = FastAPI(
+        title="Video chat server",
+        lifespan=lifespan,
+        middleware=[
+            Middleware(RequestLog),
+            Middleware(
+                ChatAdmission, metrics=metrics, max_requests=settings.http.max_concurrent_requests
+            ),
+            Middleware(BodyLimit, max_body_bytes=settings.http.max_body_bytes),
+        ],
+        exception_handlers=exception_handlers(),
+    )
+    for router in (chat.router, models.router, health.router):
+        app.include_router(router)
+    app.state.settings = settings
+    app.state.engine = engine
+    app.state.metrics = metrics
+    app.state.pipeline = ChatPipeline(engine=engine, loader=loader, metrics=metrics)
+    app.state.draining = False
+    return app
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or Ctrl-C. Returns the process's exit code."""
+    from server.engine.environment import prepare_environment
+
+    prepare_environment(log_level=settings.log.level)
+    logger.info("loading vLLM")
+    # Only now, because vLLM reads its environment while it is imported, and takes seconds to.
+    from server.engine.vllm_engine import VllmEngine
+
+    server = _Server(settings)
+    engine = VllmEngine(settings, model=_model_path(settings.model))
+    server.config.app = create_app(settings, engine, stop_process=server.stop)
+    server.run()
+    return server.exit_code
+
+
+def _model_path(model: str) -> str:
+    if model != EMBEDDED_MODEL:
+        return model
+    from server.demo.model import ensure_model
+
+    logger.info("preparing the embedded model")
+    return str(ensure_model())
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, ending with an exit code of ours instead of by the signal that stopped it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.exit_code = 0
+        super().__init__(
+            uvicorn.Config(
+                app=None,  # type: ignore[arg-type]  # set before run: the app needs ``stop``
+                host=settings.http.host,
+                port=settings.http.port,
+                http=FirstByteProtocol,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=round(settings.http.shutdown_grace_seconds),
+            )
+        )
+
+    def stop(self, exit_code: int) -> None:
+        """Stop as on SIGTERM, with ``exit_code``."""
+        self.exit_code = exit_code
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT; upstream raises them again in the end, which is no exit 0."""
+        signals = (signal.SIGTERM, signal.SIGINT)
+        previous = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+class _ServedGeometry:
+    """The geometry of the model that the engine serves, once it does."""
+
+    def __init__(self, engine: ChatEngine) -> None:
+        self._engine = engine
+
+    @property
+    def temporal_patch_size(self) -> int:
+        """Frames that become one step in time."""
+        return self._engine.facts.geometry.temporal_patch_size
+
+    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
+        """Returns (width, height) to which the model resizes a frame."""
+        geometry = self._engine.facts.geometry
+        return geometry.frame_size(width=width, height=height, num_frames=num_frames)
+
+
+class _Supervisor:
+    """Starts the engine beside the running server, and watches it until the server stops."""
+
+    def __init__(self, engine: ChatEngine, stop_process: StopProcess) -> None:
+        self._engine = engine
+        self._stop_process = stop_process
+
+    async def run(self) -> None:
+        """Load the engine, then wait until it dies; either failure stops the process."""
+        try:
+            await self._engine.start()
+        except ConfigurationError as error:
+            logger.error("%s", error)  # noqa: TRY400 - one line for the operator
+            self._stop_process(EXIT_CONFIGURATION)
+            return
+        except EngineUnavailable:
+            return
+        except Exception:
+            logger.exception("the engine did not start")
+            self._stop_process(EXIT_ENGINE_DIED)
+            return
+        logger.info("ready: %s", self._engine.facts.name)
+        while not self._engine.has_died:  # noqa: ASYNC110 - vLLM sets a flag, no event
+            await asyncio.sleep(WATCH_SECONDS)
+        logger.error("the engine has died; stopping")
+        self._stop_process(EXIT_ENGINE_DIED)

@@ -1,0 +1,61 @@
+"""A decoder process: one video in, facts and frames out. Forked by ``server.media.forkhost``."""
+
+import mmap
+import os
+import socket
+import traceback
+
+import numpy as np
+
+from server.errors import InvalidVideo
+from server.media import messages
+from server.media.clip import FramePlan
+from server.media.confinement import allow_frames, confine
+from server.media.decode import VideoSource
+from server.media.faults import VIDEO_FAULTS
+from server.media.messages import DecodeJob
+from server.media.sourcefile import SourceFile
+
+
+def decode_video(job: DecodeJob) -> None:
+    """Answer the server until it has its frames, or knows why there are none."""
+    try:
+        confine(job.limits, source_bytes=os.fstat(job.source_fd).st_size)
+        _converse(job)
+    except InvalidVideo as error:
+        _report(job, error.code)
+    except MemoryError:
+        _report(job, "video_too_complex")
+    except Exception:
+        traceback.print_exc()
+        _report(job, "video_decode_failed")
+
+
+def _converse(job: DecodeJob) -> None:
+    source = SourceFile(mmap.mmap(job.source_fd, 0, access=mmap.ACCESS_READ))
+    with VideoSource(source, job.limits) as video:
+        facts = video.probe()
+        job.channel.sendall(messages.pack("facts", messages.facts_to_bytes(facts)))
+        plan = _receive_plan(job.channel)
+        shape = (plan.num_frames, plan.height, plan.width, 3)
+        allow_frames(os.fstat(job.frames_fd).st_size)
+        frames = np.frombuffer(mmap.mmap(job.frames_fd, 0), np.uint8).reshape(shape)
+        video.decode(plan, frames)
+        job.channel.sendall(messages.pack("done"))
+
+
+def _receive_plan(channel: socket.socket) -> FramePlan:
+    header = messages.unpack_header(_receive(channel, messages.HEADER_BYTES))
+    return messages.plan_from_bytes(_receive(channel, header.payload_bytes))
+
+
+def _receive(channel: socket.socket, num_bytes: int) -> bytes:
+    data = channel.recv(num_bytes, socket.MSG_WAITALL)
+    if len(data) < num_bytes:
+        os._exit(0)  # The server has lost interest.
+    return data
+
+
+def _report(job: DecodeJob, fault: str) -> None:
+    known = fault if fault in VIDEO_FAULTS else "video_decode_failed"
+    job.channel.sendall(messages.pack("fault", known.encode()))

@@ -1,0 +1,183 @@
+"""The server's end of one decoder process: start it, talk to it, and surely get rid of it."""
+
+import asyncio
+import fcntl
+import mmap
+import os
+import signal
+import socket
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.errors import Overloaded
+from server.media import messages
+from server.media.clip import FramePlan, VideoFacts
+from server.media.faults import DecodeLimits, video_fault
+from server.media.forking import ForkHost
+
+_EXIT_SECONDS = 5.0
+_SLOW_COPY_BYTES = 1_000_000
+_NO_MORE_CHANGES = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderProcess:
+    """A running decoder. Owns its file descriptors until ``end``."""
+
+    channel: socket.socket
+    pidfd: int
+    frames_fd: int
+    limits: DecodeLimits
+    deadline: float
+    """Time of the event loop's clock at which the video has taken too long."""
+
+    @classmethod
+    async def start(cls, host: ForkHost, source: bytes, limits: DecodeLimits) -> Self:
+        """Returns a decoder that has begun to read ``source``.
+
+        Raises:
+            Overloaded: the machine can not start another process.
+        """
+        deadline = asyncio.get_running_loop().time() + limits.timeout_seconds
+        with ExitStack() as until_started, ExitStack() as always:
+            source_fd = os.memfd_create("video", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            always.callback(os.close, source_fd)
+            await _write_sealed(source_fd, source)
+            frames_fd = os.memfd_create("frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            until_started.callback(os.close, frames_fd)
+            channel, theirs = socket.socketpair()
+            always.callback(theirs.close)
+            until_started.callback(channel.close)
+            channel.setblocking(False)
+            host.submit(messages.limits_to_bytes(limits), [theirs.fileno(), source_fd, frames_fd])
+            theirs.close()
+            pidfd = await _receive_pidfd(channel)
+            until_started.pop_all()
+        return cls(channel, pidfd, frames_fd, limits, deadline)
+
+    async def probe(self) -> VideoFacts:
+        """Returns what the decoder found out about the video.
+
+        Raises:
+            InvalidVideo: there is no usable video, or it exceeds a limit.
+        """
+        payload = await self._receive("facts")
+        try:
+            return messages.facts_from_bytes(payload)
+        except (ValueError, TypeError) as error:
+            raise video_fault("video_decode_failed", self.limits) from error
+
+    async def decode(self, plan: FramePlan) -> NDArray[np.uint8]:
+        """Returns the planned frames as RGB of shape (num_frames, height, width, 3), not copied.
+
+        Raises:
+            InvalidVideo: the video can not be decoded, or exceeds a limit.
+        """
+        shape = (plan.num_frames, plan.height, plan.width, 3)
+        frames_bytes = plan.num_frames * plan.height * plan.width * 3
+        os.ftruncate(self.frames_fd, frames_bytes)
+        # A decoder under a stranger's control could shrink the file under our feet (SIGBUS).
+        fcntl.fcntl(self.frames_fd, fcntl.F_ADD_SEALS, _NO_MORE_CHANGES)
+        await self._send(messages.pack("plan", messages.plan_to_bytes(plan)))
+        await self._receive("done")
+        # The array keeps the mapping alive, the mapping keeps the memory.
+        return np.frombuffer(mmap.mmap(self.frames_fd, frames_bytes), np.uint8).reshape(shape)
+
+    async def end(self) -> None:
+        """Kill the process, close everything, and return when it is gone."""
+        with ExitStack() as descriptors:
+            descriptors.callback(os.close, self.pidfd)
+            self.kill()
+            async with asyncio.timeout(_EXIT_SECONDS):
+                await _readable(self.pidfd)
+
+    def kill(self) -> None:
+        """Kill the process without waiting, and close all but the handle to wait with."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self.channel.close()
+        os.close(self.frames_fd)
+
+    async def _receive(self, expected: messages.MessageKind) -> bytes:
+        """Returns the payload of the next message, which must be ``expected``."""
+        header = await self._receive_exactly(messages.HEADER_BYTES)
+        try:
+            message = messages.unpack_header(header)
+            payload = await self._receive_exactly(message.payload_bytes)
+            if message.kind == "fault":
+                raise video_fault(messages.fault_from_bytes(payload), self.limits)
+            if message.kind != expected:
+                raise ValueError("a message out of turn")
+        except ValueError as error:
+            raise video_fault("video_decode_failed", self.limits) from error
+        return payload
+
+    async def _receive_exactly(self, num_bytes: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        data = bytearray()
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                while len(data) < num_bytes:
+                    chunk = await loop.sock_recv(self.channel, num_bytes - len(data))
+                    if not chunk:
+                        # It crashed, or was killed for the memory it took.
+                        raise video_fault("video_decode_failed", self.limits)
+                    data += chunk
+        except TimeoutError as error:
+            raise video_fault("video_too_complex", self.limits) from error
+        except ConnectionError as error:
+            raise video_fault("video_decode_failed", self.limits) from error
+        return bytes(data)
+
+    async def _send(self, message: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                await loop.sock_sendall(self.channel, message)
+        except TimeoutError as error:
+            raise video_fault("video_too_complex", self.limits) from error
+        except ConnectionError as error:
+            raise video_fault("video_decode_failed", self.limits) from error
+
+
+async def _write_sealed(fd: int, data: bytes) -> None:
+    """Fill a memory file that nobody can change afterwards."""
+
+    def write() -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _NO_MORE_CHANGES | fcntl.F_SEAL_WRITE)
+
+    if len(data) < _SLOW_COPY_BYTES:
+        write()
+    else:
+        await asyncio.to_thread(write)
+
+
+async def _receive_pidfd(channel: socket.socket) -> int:
+    await _readable(channel.fileno())
+    _, fds, _, _ = socket.recv_fds(channel, 1, 1)
+    if not fds:
+        raise Overloaded("No decoder process can be started at the moment. Try again.")
+    return fds[0]
+
+
+async def _readable(fd: int) -> None:
+    """Return when ``fd`` can be read without waiting, which for a process means that it ended."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(fd, wake)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(fd)

@@ -1,0 +1,244 @@
+"""Downloads for strangers: only from the public internet, only so many bytes, only so long.
+
+The address that is checked is the address that is connected to, for every redirect and for
+addresses written as numbers, so there is no moment at which a name can change its meaning.
+"""
+
+import asyncio
+import logging
+import re
+import socket
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+from urllib.parse import quote, urljoin, urlsplit
+
+import httpcore
+
+from server.errors import InvalidRequest, RequestTooLarge, VideoUnreachable
+from server.media.addresses import is_public_address
+from server.settings import VideoSettings
+
+logger = logging.getLogger(__name__)
+
+_MAX_URL_CHARACTERS = 2048
+_MAX_REDIRECTS = 3
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MAX_ADDRESSES_TRIED = 4
+_CONNECT_SECONDS = 5.0
+_PORTS = {"http": 80, "https": 443}
+_FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
+_HEADERS = [
+    (b"Accept", b"*/*"),
+    (b"Accept-Encoding", b"identity"),
+    (b"User-Agent", b"video-chat-server"),
+    (b"Connection", b"close"),
+]
+_PATH_CHARACTERS = "/%:@!$&'()*+,;=~-._"
+
+
+class _MalformedURL(Exception):
+    """The URL breaks a rule; the message is for the client."""
+
+
+class _Unreachable(Exception):
+    """The URL could not be retrieved; the message is a fixed label for the log."""
+
+
+class _TooLarge(Exception):
+    """The body exceeds the limit."""
+
+
+_NETWORK_FAILURES = (
+    _Unreachable,
+    OSError,  # TimeoutError and ssl.SSLError are some
+    httpcore.NetworkError,
+    httpcore.TimeoutException,
+    httpcore.ProtocolError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A URL that keeps to the rules, in the parts that go on the wire."""
+
+    text: str
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @classmethod
+    def parse(cls, url: str, *, any_port: bool) -> Self:
+        if len(url) > _MAX_URL_CHARACTERS:
+            raise _MalformedURL(f"it is longer than {_MAX_URL_CHARACTERS} characters")
+        if _FORBIDDEN_CHARACTERS.search(url):
+            raise _MalformedURL("it has a space, a control character or a backslash")
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+            host = (parts.hostname or "").encode("idna").decode("ascii")
+        except ValueError as error:  # UnicodeError is one
+            raise _MalformedURL("its host or port is not valid") from error
+        if parts.scheme not in _PORTS:
+            raise _MalformedURL("its scheme is neither http nor https")
+        if "@" in parts.netloc:
+            raise _MalformedURL("it carries a user name or password")
+        if not host:
+            raise _MalformedURL("it has no host")
+        if port is None:
+            port = _PORTS[parts.scheme]
+        if not any_port and port not in _PORTS.values():
+            raise _MalformedURL("its port is neither 80 nor 443")
+        path = quote(parts.path or "/", safe=_PATH_CHARACTERS)
+        if parts.query:
+            path += "?" + quote(parts.query, safe=_PATH_CHARACTERS + "?[]")
+        return cls(url, parts.scheme, host, port, path)
+
+    def redirected(self, location: str, *, any_port: bool) -> Self:
+        """Returns the target of a redirect found here."""
+        try:
+            target = type(self).parse(urljoin(self.text, location), any_port=any_port)
+        except (_MalformedURL, ValueError) as error:
+            raise _Unreachable("redirect to a forbidden URL") from error
+        if self.scheme == "https" and target.scheme == "http":
+            raise _Unreachable("redirect from https to http")
+        return target
+
+    def to_httpcore(self) -> httpcore.URL:
+        return httpcore.URL(
+            scheme=self.scheme.encode(),
+            host=self.host.encode(),
+            port=self.port,
+            target=self.path.encode(),
+        )
+
+
+class Fetcher:
+    """Retrieves http(s) URLs for ``SourceReader``."""
+
+    def __init__(self, settings: VideoSettings) -> None:
+        self._max_bytes = settings.max_video_bytes
+        self._timeout_seconds = settings.fetch_timeout_seconds
+        self._allow_private = settings.allow_private_addresses
+
+    async def fetch(self, url: str, *, param: str) -> bytes:
+        """Returns the body that ``url`` leads to.
+
+        Raises:
+            InvalidRequest: the URL is malformed.
+            RequestTooLarge: the body has more bytes than the limit.
+            VideoUnreachable: anything else; one text, so that nobody can map our network.
+        """
+        try:
+            target = _Target.parse(url, any_port=self._allow_private)
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._follow(target)
+        except _MalformedURL as error:
+            raise InvalidRequest(
+                f"The video URL is not accepted: {error}. Send a plain http(s) URL.",
+                param=param,
+                code="invalid_video_url",
+            ) from error
+        except _TooLarge as error:
+            raise RequestTooLarge(
+                f"The video has more than {self._max_bytes} bytes, the limit. Send a smaller one.",
+                param=param,
+            ) from error
+        except _NETWORK_FAILURES as error:
+            raise self._unreachable(error, param) from error
+
+    def _unreachable(self, error: Exception, param: str) -> VideoUnreachable:
+        reason = str(error) if isinstance(error, _Unreachable) else type(error).__name__
+        logger.info("video URL not retrieved: %s", reason)
+        return VideoUnreachable(
+            "The video URL could not be retrieved. Check that it is publicly reachable, or send "
+            "the video as a data: URL.",
+            param=param,
+        )
+
+    async def _follow(self, target: _Target) -> bytes:
+        for _ in range(_MAX_REDIRECTS + 1):
+            found = await self._get(target)
+            if isinstance(found, bytes):
+                return found
+            target = target.redirected(found, any_port=self._allow_private)
+        raise _Unreachable("too many redirects")
+
+    async def _get(self, target: _Target) -> bytes | str:
+        """Returns the body, or the location that the answer redirects to."""
+        async with (
+            httpcore.AsyncConnectionPool(
+                ssl_context=self._ssl_context,
+                network_backend=_CheckedNetwork(allow_private=self._allow_private),
+            ) as connections,
+            connections.stream("GET", target.to_httpcore(), headers=_HEADERS) as response,
+        ):
+            headers = {name.lower(): value for name, value in response.headers}
+            if response.status in _REDIRECTS and b"location" in headers:
+                return headers[b"location"].decode("latin-1")
+            if response.status != 200:
+                raise _Unreachable("status other than 200")
+            if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+                raise _Unreachable("compressed body")
+            return await self._body(response, headers.get(b"content-length"))
+
+    async def _body(self, response: httpcore.Response, claimed_bytes: bytes | None) -> bytes:
+        if claimed_bytes is not None and int(claimed_bytes) > self._max_bytes:
+            raise _TooLarge
+        body = bytearray()
+        async for chunk in response.aiter_stream():
+            body += chunk
+            if len(body) > self._max_bytes:
+                raise _TooLarge
+        return bytes(body)
+
+    @cached_property
+    def _ssl_context(self) -> ssl.SSLContext:
+        return httpcore.default_ssl_context()
+
+
+class _CheckedNetwork(httpcore.AsyncNetworkBackend):
+    """Connects to addresses that were checked, and to nothing else."""
+
+    def __init__(self, *, allow_private: bool) -> None:
+        self._allow_private = allow_private
+        self._network = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  # the interface has it
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Returns a connection to the first address of ``host`` that answers."""
+        failure: Exception = _Unreachable("no address")
+        for address in (await self._addresses(host, port))[:_MAX_ADDRESSES_TRIED]:
+            try:
+                return await self._network.connect_tcp(
+                    address, port, _CONNECT_SECONDS, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(self, *_: object, **__: object) -> httpcore.AsyncNetworkStream:
+        """Refuse: a URL has no business there."""
+        raise _Unreachable("unix socket")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        """Returns the addresses of ``host``; one forbidden address taints them all."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+        if not self._allow_private and not all(map(is_public_address, addresses)):
+            raise _Unreachable("address not public")
+        return addresses

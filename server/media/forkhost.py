@@ -1,0 +1,90 @@
+"""The process that decoder processes are forked from: ``python -m server.media.forkhost``.
+
+It has FFmpeg and torch loaded and no threads, so a decoder starts in milliseconds and shares that
+memory. ``multiprocessing`` has such a server too, but one per process, which vLLM may configure
+for itself; its children run the main module again, inherit the environment with its secrets, and
+talk pickle. This one belongs to its ``DecoderPool``, knows nothing, and ends with the pool.
+
+Each message on the control socket is one job: limits as JSON, and three file descriptors.
+"""
+
+import importlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+from server.media.confinement import die_with_parent
+from server.media.messages import DecodeJob, limits_from_bytes
+
+READY = b"ready"
+FDS_PER_JOB = 3
+_MAX_MESSAGE_BYTES = 4096
+_PARENT_CHECK_SECONDS = 5.0
+
+
+def main(control_fd: int, parent_pid: int, task_path: str) -> None:
+    """Serve jobs until the server closes the control socket or dies.
+
+    Args:
+        control_fd: a sequenced-packet socket.
+        parent_pid: the server's process.
+        task_path: ``module:function`` that is called with each job, in its own process.
+    """
+    # Ctrl-C goes to the whole foreground group; the server decides when decoding ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The kernel reaps the decoders.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    control = socket.socket(fileno=control_fd)
+    control.settimeout(_PARENT_CHECK_SECONDS)
+    module, _, function = task_path.partition(":")
+    task = getattr(importlib.import_module(module), function)
+    control.send(READY)
+    while True:
+        try:
+            message, fds, _, _ = socket.recv_fds(control, _MAX_MESSAGE_BYTES, FDS_PER_JOB)
+        except TimeoutError:
+            if os.getppid() != parent_pid:
+                return
+            continue
+        if not message:
+            return
+        _start(task, message, fds, control)
+        for fd in fds:
+            os.close(fd)
+
+
+def _start(
+    task: Callable[[DecodeJob], None], message: bytes, fds: list[int], control: socket.socket
+) -> None:
+    """Fork a process for one job. Closing our ends tells the server if that fails."""
+    host_pid = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
+        return
+    if pid:
+        return
+    try:
+        die_with_parent(host_pid)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        control.close()
+        _run(task, message, fds)
+    finally:
+        # Never return into the host's loop, and skip the interpreter's clean-up.
+        os._exit(0)
+
+
+def _run(task: Callable[[DecodeJob], None], message: bytes, fds: list[int]) -> None:
+    channel_fd, source_fd, frames_fd = fds
+    channel = socket.socket(fileno=channel_fd)
+    # With it the server can kill exactly this process, whatever becomes of its number.
+    socket.send_fds(channel, [b"p"], [os.pidfd_open(os.getpid())])
+    task(DecodeJob(channel, source_fd, frames_fd, limits_from_bytes(message)))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    # Nothing is left to be saved, and taking torch down in order takes a second.
+    os._exit(0)

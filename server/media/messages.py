@@ -1,0 +1,124 @@
+"""What a decoder process and the server say to each other.
+
+::
+
+    decoder                         server
+            -- facts | fault -->
+            <-- plan ----------
+            -- done | fault --->
+
+The server does not trust the decoder, which has read a stranger's file: messages are plain numbers
+and closed sets, checked on arrival; nothing is ever unpickled.
+"""
+
+import json
+import socket
+import struct
+from array import array
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
+
+from server.media.clip import FramePlan, VideoFacts
+from server.media.faults import VIDEO_FAULTS, DecodeLimits, VideoFault
+
+MAX_PAYLOAD_BYTES = 64_000_000
+"""No message is larger; a million frame times take 8 MB."""
+
+MessageKind = Literal["facts", "fault", "plan", "done"]
+_KINDS: tuple[MessageKind, ...] = get_args(MessageKind)
+_HEADER = struct.Struct("!BI")
+HEADER_BYTES = _HEADER.size
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeJob:
+    """What a decoder process is given."""
+
+    channel: socket.socket
+    """Connection to the server; it speaks the messages above."""
+    source_fd: int
+    """The encoded video, read-only."""
+    frames_fd: int
+    """Where the frames go. The server gives it its size before it sends the plan."""
+    limits: DecodeLimits
+    """What the video may cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first bytes of a message."""
+
+    kind: MessageKind
+    payload_bytes: int
+
+
+def pack(kind: MessageKind, payload: bytes = b"") -> bytes:
+    """Returns a message ready to be sent."""
+    return _HEADER.pack(_KINDS.index(kind), len(payload)) + payload
+
+
+def unpack_header(header: bytes) -> Header:
+    """Returns what follows ``header``.
+
+    Raises:
+        ValueError: no message starts like this.
+    """
+    kind, payload_bytes = _HEADER.unpack(header)
+    if kind >= len(_KINDS) or payload_bytes > MAX_PAYLOAD_BYTES:
+        raise ValueError("not a message header")
+    return Header(_KINDS[kind], payload_bytes)
+
+
+def facts_to_bytes(facts: VideoFacts) -> bytes:
+    """Returns ``facts`` as a line of JSON followed by the frame times as doubles."""
+    scalars = {
+        "container": facts.container,
+        "codec": facts.codec,
+        "width": facts.width,
+        "height": facts.height,
+        "rotation_degrees": facts.rotation_degrees,
+        "duration_seconds": facts.duration_seconds,
+    }
+    return json.dumps(scalars).encode() + b"\n" + array("d", facts.frame_times_seconds).tobytes()
+
+
+def facts_from_bytes(payload: bytes) -> VideoFacts:
+    """Returns the facts that ``facts_to_bytes`` packed.
+
+    Raises:
+        ValueError, TypeError: it did not.
+    """
+    scalars, _, times = payload.partition(b"\n")
+    frame_times_seconds = array("d")
+    frame_times_seconds.frombytes(times)
+    return VideoFacts(frame_times_seconds=tuple(frame_times_seconds), **json.loads(scalars))
+
+
+def plan_to_bytes(plan: FramePlan) -> bytes:
+    """Returns ``plan`` as JSON."""
+    return json.dumps(asdict(plan)).encode()
+
+
+def plan_from_bytes(payload: bytes) -> FramePlan:
+    """Returns the plan that ``plan_to_bytes`` packed."""
+    fields = json.loads(payload)
+    return FramePlan(tuple(fields["frame_indices"]), fields["width"], fields["height"])
+
+
+def fault_from_bytes(payload: bytes) -> VideoFault:
+    """Returns the fault named.
+
+    Raises:
+        ValueError: it is not one of the closed set.
+    """
+    return VIDEO_FAULTS[[fault.encode() for fault in VIDEO_FAULTS].index(payload)]
+
+
+def limits_to_bytes(limits: DecodeLimits) -> bytes:
+    """Returns ``limits`` as JSON."""
+    return json.dumps(asdict(limits)).encode()
+
+
+def limits_from_bytes(payload: bytes) -> DecodeLimits:
+    """Returns the limits that ``limits_to_bytes`` packed."""
+    return DecodeLimits(**json.loads(payload))

@@ -1,0 +1,113 @@
+"""One killable process per video: a crash, a hang or a memory bomb costs one request."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from server.errors import InternalFault, Overloaded
+from server.media.decoderprocess import DecoderProcess
+from server.media.faults import DecodeLimits, video_fault
+from server.media.forking import ForkHost
+from server.settings import VideoSettings
+
+DECODE_VIDEO = "server.media.decoder:decode_video"
+_MAX_THREADS_PER_VIDEO = 4
+
+
+class DecoderPool:
+    """Runs as many decoders at once as allowed, and lets a bounded number of videos wait."""
+
+    def __init__(self, settings: VideoSettings, *, host: ForkHost | None = None) -> None:
+        """Prepare; no process runs before ``start``.
+
+        Args:
+            settings: limits.
+            host: where decoder processes come from; by default one of the pool's own.
+        """
+        cores = len(os.sched_getaffinity(0))
+        self._limits = DecodeLimits(
+            max_pixels=settings.max_pixels_per_frame,
+            max_frames=settings.max_source_frames,
+            memory_bytes=settings.decode_memory_bytes,
+            timeout_seconds=settings.decode_timeout_seconds,
+            threads=min(cores, _MAX_THREADS_PER_VIDEO),
+        )
+        self._running = asyncio.Semaphore(settings.max_concurrent_decodes or cores)
+        self._num_waiting = 0
+        self._max_waiting = settings.max_queued_decodes
+        self._host = ForkHost(DECODE_VIDEO) if host is None else host
+        self._restart = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Return when decoders can be started without delay.
+
+        Raises:
+            InternalFault: the machine does not let us start processes.
+        """
+        await self._host.start()
+
+    async def stop(self) -> None:
+        """End every process of the pool; open videos fail."""
+        await self._host.stop()
+
+    @asynccontextmanager
+    async def open(self, source: bytes) -> AsyncIterator[DecoderProcess]:
+        """Yields a decoder that has begun to read ``source``; it is killed at the end.
+
+        Raises:
+            InvalidVideo: the source is empty.
+            Overloaded: too many videos are waiting already.
+        """
+        if not source:
+            raise video_fault("invalid_video", self._limits)
+        async with self._slot():
+            decoder = await self._start_decoder(source)
+            try:
+                yield decoder
+            finally:
+                await decoder.end()
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        if self._running.locked() and self._num_waiting >= self._max_waiting:
+            raise Overloaded("Too many videos are waiting to be decoded. Try again later.")
+        self._num_waiting += 1
+        try:
+            await self._running.acquire()
+        finally:
+            self._num_waiting -= 1
+        try:
+            yield
+        finally:
+            self._running.release()
+
+    async def _start_decoder(self, source: bytes) -> DecoderProcess:
+        await self._revive_host()
+        start = asyncio.create_task(DecoderProcess.start(self._host, source, self._limits))
+        try:
+            return await asyncio.shield(start)
+        except asyncio.CancelledError:
+            # Starting can not be undone half way: finish it, then take the process away.
+            start.add_done_callback(_end_orphan)
+            raise
+
+    async def _revive_host(self) -> None:
+        """Start the host again if something killed it; nothing but our own stop should."""
+        async with self._restart:
+            if self._host.pid is None:
+                raise InternalFault("the decoder pool is not running")
+            if not self._host.is_running:
+                await self._host.stop()
+                await self._host.start()
+
+
+_ending: set[asyncio.Task[None]] = set()
+"""Keeps tasks that nobody awaits from being collected."""
+
+
+def _end_orphan(start: asyncio.Task[DecoderProcess]) -> None:
+    if not start.cancelled() and start.exception() is None:
+        task = asyncio.ensure_future(start.result().end())
+        _ending.add(task)
+        task.add_done_callback(_ending.discard)

@@ -1,0 +1,235 @@
+"""One request, from its videos to its answer. Read ``_prepare`` and ``stream`` first.
+
+::
+
+    fetch all videos -> decode all videos -> engine: render, prune, generate -> answer + metrics
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from server.conversation import ChatRequest, VideoRequest
+from server.engine.base import (
+    ChatEngine,
+    EngineTrace,
+    JsonObject,
+    ModelFacts,
+    PreparedVideo,
+    VideoTokens,
+)
+from server.errors import ContextLengthExceeded
+from server.media.clip import FramePlan, VideoClip, VideoFacts
+from server.media.loader import PlanHook, VideoLoader
+from server.metrics import Metrics
+from server.timing import Stopwatch
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is known about one request while it is answered."""
+
+    request: ChatRequest
+    watch: Stopwatch
+    trace: EngineTrace
+    videos: Sequence[PreparedVideo] = ()
+
+
+class ChatPipeline:
+    """Answers chat requests; raises the errors of ``server.errors``."""
+
+    def __init__(self, *, engine: ChatEngine, loader: VideoLoader, metrics: Metrics) -> None:
+        self._engine = engine
+        self._loader = loader
+        self._metrics = metrics
+
+    async def complete(self, request: ChatRequest, watch: Stopwatch) -> JsonObject:
+        """Returns a ``chat.completion`` object. Cancelling it stops decoding and generating."""
+        run = _Run(request, watch, EngineTrace())
+        await self._prepare(run)
+        answer = await self._engine.complete(request.body, run.videos, run.trace)
+        self._first_token(run, run.trace.first_token_at)
+        return self._finished(run, answer)
+
+    async def stream(
+        self, request: ChatRequest, watch: Stopwatch
+    ) -> AsyncGenerator[JsonObject, None]:
+        """Yields ``chat.completion.chunk`` objects, the last one with metrics.
+
+        A chunk that ends a choice is held back until it is clear whether another one follows it.
+        """
+        run = _Run(request, watch, EngineTrace())
+        await self._prepare(run)
+        held: JsonObject | None = None
+        async with aclosing(self._engine.stream(request.body, run.videos, run.trace)) as chunks:
+            async for chunk in chunks:
+                if held is not None:
+                    yield held
+                    held = None
+                if _carries_output(chunk):
+                    self._first_token(run)
+                if _may_be_last(chunk):
+                    held = chunk
+                else:
+                    yield chunk
+        if held is not None:
+            self._first_token(run, run.trace.first_token_at)
+            yield self._finished(run, held)
+
+    async def _prepare(self, run: _Run) -> None:
+        """Fetch and decode every video; many at once, but stage by stage, as they are timed."""
+        videos = run.request.videos
+        sources = await _all(self._fetch(video) for video in videos)
+        run.watch.end("fetch")
+        budget = _TokenBudget(self._engine.facts, videos)
+        clips = await _all(
+            self._decode(source, video, budget.checker_of(index))
+            for index, (source, video) in enumerate(zip(sources, videos, strict=True))
+        )
+        run.watch.end("decode")
+        run.videos = [
+            PreparedVideo(clip, video.pruning_rate)
+            for clip, video in zip(clips, videos, strict=True)
+        ]
+
+    async def _fetch(self, video: VideoRequest) -> bytes:
+        with self._metrics.video(is_complete=False):
+            return await self._loader.fetch(video)
+
+    async def _decode(self, source: bytes, video: VideoRequest, on_plan: PlanHook) -> VideoClip:
+        with self._metrics.video(), self._metrics.decode():
+            return await self._loader.decode(source, video, on_plan=on_plan)
+
+    def _first_token(self, run: _Run, at: float | None = None) -> None:
+        """End the engine's stages, once: the first token is out, or was produced ``at``."""
+        if run.watch.time_to_first_token_seconds is not None:
+            return
+        run.watch.end("preprocess", run.trace.queued_at)
+        run.watch.end("queue", run.trace.scheduled_at)
+        run.watch.end("prefill", at)
+        stages = run.watch.stage_seconds
+        self._metrics.observe_first_token(
+            stages,
+            sum(stages.values()),
+            stream=run.request.stream,
+            pruning_rate=max((video.pruning_rate for video in run.videos), default=None),
+        )
+
+    def _finished(self, run: _Run, answer: JsonObject) -> JsonObject:
+        """Returns ``answer`` with what happened: usage by kind of token, times, videos."""
+        reports = [self._video_report(run, index) for index in range(len(run.videos))]
+        usage = answer.get("usage")
+        if usage is not None:
+            details = usage.get("prompt_tokens_details") or {}
+            tokens = sum(report["tokens_after"] for report in reports)
+            usage["prompt_tokens_details"] = {**details, "video_tokens": tokens}
+        answer["metrics"] = {
+            **_engine_metrics(answer),
+            "time_to_first_token_ms": _milliseconds(run.watch.time_to_first_token_seconds),
+            "stages_ms": {k: _milliseconds(v) for k, v in run.watch.stage_seconds.items()},
+            "videos": reports,
+        }
+        for report in reports:
+            self._metrics.observe_video(
+                num_frames=report["frames_sampled"],
+                tokens_before=report["tokens_before"],
+                tokens_after=report["tokens_after"],
+            )
+        return answer
+
+    def _video_report(self, run: _Run, index: int) -> JsonObject:
+        video, clip = run.videos[index], run.videos[index].clip
+        planned = self._video_tokens(video)
+        # The rendered prompt is the truth about what the model was given.
+        tokens = VideoTokens(before=planned.before, after=run.trace.video_tokens_after[index])
+        return {
+            "frames_sampled": clip.num_frames,
+            "width": clip.frames.shape[2],
+            "height": clip.frames.shape[1],
+            "duration_seconds": round(clip.duration_seconds, 3),
+            "tokens_before": tokens.before,
+            "tokens_after": tokens.after,
+            "pruning_rate": video.pruning_rate,
+            "effective_pruning_rate": round(tokens.effective_rate, 4),
+        }
+
+    def _video_tokens(self, video: PreparedVideo) -> VideoTokens:
+        _, height, width, _ = video.clip.frames.shape
+        return self._engine.facts.geometry.video_tokens(
+            width=width,
+            height=height,
+            num_frames=video.clip.num_frames,
+            pruning_rate=video.pruning_rate,
+        )
+
+
+class _TokenBudget:
+    """Refuses a request whose videos can not fit the model, before a frame is decoded."""
+
+    def __init__(self, model: ModelFacts, videos: Sequence[VideoRequest]) -> None:
+        self._model = model
+        self._videos = videos
+        self._planned_tokens: dict[int, int] = {}
+
+    def checker_of(self, index: int) -> PlanHook:
+        """Returns the hook that the loader calls with the plan of video ``index``."""
+
+        def check(facts: VideoFacts, plan: FramePlan) -> None:
+            tokens = self._model.geometry.video_tokens(
+                width=plan.width,
+                height=plan.height,
+                num_frames=plan.num_frames,
+                pruning_rate=self._videos[index].pruning_rate,
+            )
+            self._planned_tokens[index] = tokens.after
+            total = sum(self._planned_tokens.values())
+            if total >= self._model.max_model_len:
+                raise ContextLengthExceeded(
+                    f"The video of {facts.duration_seconds:.1f} s, sampled at {plan.num_frames} "
+                    f"frames, brings the prompt to {total} video tokens; the model takes "
+                    f"{self._model.max_model_len} tokens in all. Ask for fewer frames (fps, "
+                    "num_frames) or a higher video_pruning_rate.",
+                    param=self._videos[index].param,
+                )
+
+        return check
+
+
+async def _all(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Returns all results in order; the first failure cancels the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _carries_output(chunk: JsonObject) -> bool:
+    """Returns whether a chunk holds text, reasoning or a tool call; the role alone is none."""
+    deltas = [choice.get("delta") or {} for choice in chunk.get("choices", ())]
+    return any(
+        delta.get(key)
+        for delta in deltas
+        for key in ("content", "reasoning", "reasoning_content", "tool_calls")
+    )
+
+
+def _may_be_last(chunk: JsonObject) -> bool:
+    """Returns whether a chunk ends a choice or, having none, reports the usage."""
+    choices = chunk.get("choices", ())
+    return not choices or any(choice.get("finish_reason") for choice in choices)
+
+
+def _engine_metrics(answer: JsonObject) -> JsonObject:
+    """Returns vLLM's own timings, but for the one whose name means something else there."""
+    metrics = answer.get("metrics") or {}
+    return {k: v for k, v in metrics.items() if v is not None and k != "time_to_first_token_ms"}
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

@@ -1,0 +1,45 @@
+import pytest
+import torch
+from vllm.multimodal.video_prune.evs import compute_retention_mask
+
+from server.evs.arithmetic import retained_tokens
+from server.evs.retention import retained_indices
+
+
+def keep(embeddings, num_grids, rate):
+    per_grid = len(embeddings) // num_grids
+    count = retained_tokens(tokens_per_grid=per_grid, num_grids=num_grids, rate=rate)
+    return retained_indices(embeddings, num_grids=num_grids, num_retained=count)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25, 0.5, 0.75, 0.9, 0.99])
+@pytest.mark.parametrize("grid", [(1, 2, 2), (2, 4, 6), (7, 6, 4), (60, 4, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_tokens_kept_are_those_that_vllm_keeps(grid, rate, dtype):
+    num_grids, height, width = grid
+    generator = torch.Generator().manual_seed(1)
+    embeddings = torch.randn(num_grids * height * width // 4, 32, generator=generator).to(dtype)
+
+    mask = compute_retention_mask(embeddings, grid, spatial_merge_size=2, q=rate)
+
+    assert mask.nonzero().flatten().tolist() == keep(embeddings, num_grids, rate).tolist()
+
+
+def test_what_moves_is_kept_and_what_stands_still_is_not():
+    embeddings = torch.ones(6, 4, 8)
+    embeddings[3, 2] = torch.tensor([1.0, -1.0] * 4)
+
+    kept = keep(embeddings.reshape(24, 8), 6, 0.75).tolist()
+
+    assert kept == [0, 1, 2, 3, 14, 18]  # the change, and the change back
+
+
+def test_ties_go_to_the_earlier_token():
+    assert list(range(8)) == keep(torch.zeros(16, 4), 4, 0.5).tolist()
+
+
+def test_a_token_that_is_not_a_number_harms_nothing():
+    embeddings = torch.randn(16, 4)
+    embeddings[9] = torch.nan
+
+    assert len(set(keep(embeddings, 4, 0.5).tolist())) == 8
