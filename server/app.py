@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,12 +25,11 @@ from server.settings import EMBEDDED_MODEL, Settings
 
 logger = logging.getLogger(__name__)
 
-EXIT_CONFIGURATION = 2
-EXIT_ENGINE_DIED = 1
+EXIT_FAILURE = 1
 WATCH_SECONDS = 1.0
 
-StopProcess = Callable[[int], None]
-"""Asks the process to stop, with an exit code."""
+StopProcess = Callable[[Exception], None]
+"""Asks the process to stop, because of an error that it can not go on with."""
 
 
 def create_app(
@@ -49,7 +49,7 @@ def create_app(
     """
     metrics = Metrics(registry)
     loader = VideoLoader(settings.video, _ServedGeometry(engine))
-    supervisor = _Supervisor(engine, stop_process or (lambda exit_code: None))
+    supervisor = _Supervisor(engine, stop_process or (lambda error: None))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -66,6 +66,9 @@ def create_app(
 
     app = FastAPI(
         title="Video chat server",
+        docs_url=None,  # the pages would load scripts from elsewhere; /openapi.json stays
+        redoc_url=None,
+        redirect_slashes=False,
         lifespan=lifespan,
         middleware=[
             Middleware(RequestLog),
@@ -87,7 +90,11 @@ def create_app(
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM or Ctrl-C. Returns the process's exit code."""
+    """Serve until SIGTERM or Ctrl-C. Returns the process's exit code.
+
+    Raises:
+        ConfigurationError: the engine can not be started with these settings.
+    """
     from server.engine.environment import prepare_environment
 
     prepare_environment(log_level=settings.log.level)
@@ -97,9 +104,11 @@ def run(settings: Settings) -> int:
 
     server = _Server(settings)
     engine = VllmEngine(settings, model=_model_path(settings.model))
-    server.config.app = create_app(settings, engine, stop_process=server.stop)
+    server.app = server.config.app = create_app(settings, engine, stop_process=server.fail)
     server.run()
-    return server.exit_code
+    if isinstance(server.failure, ConfigurationError):
+        raise server.failure
+    return 0 if server.failure is None else EXIT_FAILURE
 
 
 def _model_path(model: str) -> str:
@@ -115,7 +124,9 @@ class _Server(uvicorn.Server):
     """uvicorn, ending with an exit code of ours instead of by the signal that stopped it."""
 
     def __init__(self, settings: Settings) -> None:
-        self.exit_code = 0
+        self.app: FastAPI | None = None
+        self.failure: Exception | None = None
+        """Why the server stopped by itself; None when it was asked to."""
         super().__init__(
             uvicorn.Config(
                 app=None,  # type: ignore[arg-type]  # set before run: the app needs ``stop``
@@ -131,10 +142,16 @@ class _Server(uvicorn.Server):
             )
         )
 
-    def stop(self, exit_code: int) -> None:
-        """Stop as on SIGTERM, with ``exit_code``."""
-        self.exit_code = exit_code
+    def fail(self, error: Exception) -> None:
+        """Stop as on SIGTERM, because of ``error``."""
+        self.failure = error
         self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take no new work from here on, also not on connections that are kept alive."""
+        if self.app is not None:
+            self.app.state.draining = True
+        super().handle_exit(sig, frame)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -176,18 +193,17 @@ class _Supervisor:
         """Load the engine, then wait until it dies; either failure stops the process."""
         try:
             await self._engine.start()
-        except ConfigurationError as error:
-            logger.error("%s", error)  # noqa: TRY400 - one line for the operator
-            self._stop_process(EXIT_CONFIGURATION)
-            return
         except EngineUnavailable:
+            return  # the server is stopping already
+        except ConfigurationError as error:
+            self._stop_process(error)
             return
-        except Exception:
+        except Exception as error:
             logger.exception("the engine did not start")
-            self._stop_process(EXIT_ENGINE_DIED)
+            self._stop_process(error)
             return
         logger.info("ready: %s", self._engine.facts.name)
         while not self._engine.has_died:  # noqa: ASYNC110 - vLLM sets a flag, no event
             await asyncio.sleep(WATCH_SECONDS)
         logger.error("the engine has died; stopping")
-        self._stop_process(EXIT_ENGINE_DIED)
+        self._stop_process(EngineUnavailable("The engine has stopped."))

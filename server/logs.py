@@ -107,6 +107,7 @@ _STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
     "request_id",
     "taskName",
+    "vllm_process_name",  # set on every record by vLLM
 }
 
 

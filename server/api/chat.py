@@ -43,9 +43,7 @@ async def _received(request: Request, watch: Stopwatch) -> ChatRequest:
     """Returns the request's body, checked. The bytes are not kept: they may hold a video."""
     require_json(request.headers)
     facts = engine_of(request).facts
-    raw = bytearray()
-    async for chunk in request.stream():
-        raw += chunk
+    raw = b"".join([chunk async for chunk in request.stream()])
     watch.end("receive")
     return parse_chat_request(raw, settings_of(request), facts)
 

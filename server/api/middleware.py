@@ -178,7 +178,7 @@ class _LimitedExchange:
     async def receive(self) -> Message:
         message = await self._receive()
         self._num_bytes += len(message.get("body", b""))
-        if False and not self._refused:
+        if self._num_bytes > self._max_body_bytes and not self._refused:
             raise self.refusal()
         return message
 

@@ -13,12 +13,30 @@ from server.engine.base import JsonObject
 from server.errors import InvalidRequest
 
 _MAX_TOKENS = 2**31 - 1
+_MAX_FIELDS = 64
+_MAX_BIASES = 1024
 
 
 class _Wire(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=()
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_size(cls, value: Any) -> Any:
+        return _bounded(value, _MAX_FIELDS)
+
+
+def _bounded(value: Any, max_entries: int) -> Any:
+    """Returns ``value``, an object of few entries: pydantic would describe every wrong one."""
+    if isinstance(value, dict) and len(value) > max_entries:
+        raise ValueError(f"It should have at most {max_entries} entries")
+    return value
+
+
+def _bounded_biases(value: Any) -> Any:
+    return _bounded(value, _MAX_BIASES)
 
 
 def _as_list(value: Any) -> Any:
@@ -112,7 +130,8 @@ class ChatOptions(_Wire):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     logit_bias: (
         Annotated[
-            dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)
+            dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
+            BeforeValidator(_bounded_biases),
         ]
         | None
     ) = None

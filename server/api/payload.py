@@ -29,7 +29,7 @@ def require_json(headers: Headers) -> None:
         raise UnsupportedMediaType("The body must not be compressed; leave Content-Encoding out.")
 
 
-def parsed_object(raw: bytes | bytearray) -> JsonObject:
+def parsed_object(raw: bytes) -> JsonObject:
     """Returns the JSON object in ``raw``. Of a key that comes twice, the last one counts.
 
     Strings in it are valid Unicode. Numbers may be infinite (1e400) or have thousands of digits.
@@ -37,8 +37,7 @@ def parsed_object(raw: bytes | bytearray) -> JsonObject:
     Raises:
         InvalidRequest: it is not JSON in UTF-8, not an object, or absurdly made.
     """
-    if raw.startswith(_BYTE_ORDER_MARK):
-        raw = raw[len(_BYTE_ORDER_MARK) :]
+    raw = raw.removeprefix(_BYTE_ORDER_MARK)
     _check_separators(raw)
     try:
         # Refuses NaN, lone surrogates, bad UTF-8 and nesting beyond 200; three times as fast on a
@@ -55,7 +54,7 @@ def parsed_object(raw: bytes | bytearray) -> JsonObject:
     return value
 
 
-def _check_separators(raw: bytes | bytearray) -> None:
+def _check_separators(raw: bytes) -> None:
     """Refuse a body of millions of tiny values, which would take gigabytes once parsed."""
     count = 0
     for separator in b",[{":

@@ -105,6 +105,6 @@ def json_path(location: tuple[int | str, ...], path: str = "") -> str:
     for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
-        else:
+        elif step != "[key]":  # pydantic's word for a key that is wrong itself
             path += f".{step[:_MAX_SHOWN_CHARACTERS]}" if path else step[:_MAX_SHOWN_CHARACTERS]
     return path

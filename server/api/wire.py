@@ -20,9 +20,7 @@ from server.errors import ModelNotFound
 from server.settings import Settings
 
 
-def parse_chat_request(
-    raw: bytes | bytearray, settings: Settings, facts: ModelFacts
-) -> ChatRequest:
+def parse_chat_request(raw: bytes, settings: Settings, facts: ModelFacts) -> ChatRequest:
     """Returns the chat request in the JSON body ``raw``.
 
     Raises:

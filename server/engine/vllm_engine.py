@@ -119,6 +119,9 @@ class VllmEngine:
                     child.terminate()
         client, self._client, self._chat, self._facts = self._client, None, None, None
         if client is not None:
+            # Left running, it takes EngineCore's end for a crash and logs it as one.
+            if (output_handler := getattr(client, "output_handler", None)) is not None:
+                output_handler.cancel()
             await asyncio.to_thread(client.shutdown, timeout=STOP_TIMEOUT_SECONDS)
 
     async def check_health(self) -> None:

@@ -13,6 +13,7 @@ from server.demo.model import ensure_model
 from tests.clips.decoded import decoded_frames
 from tests.e2e.conftest import text, user, video
 
+MAX_TOKENS = 16
 QUESTION = "what moves in the video"
 PROMPT = "<|im_start|>user\n{videos}" + QUESTION + "<|im_end|>\n<|im_start|>assistant\n"
 VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
@@ -23,13 +24,14 @@ def test_rate_zero_equals_an_engine_without_pruning(server, clip_url, tmp_path, 
     answer = server.client().chat.completions.create(
         model="embedded",
         messages=[user(*[video(clip_url)] * num_videos, text(QUESTION))],
-        max_tokens=16,
+        max_tokens=MAX_TOKENS,
         temperature=0,
         logprobs=True,
         top_logprobs=3,
         extra_body={"video_pruning_rate": 0},
     )
-    reference = run_reference(tmp_path, num_videos, max_tokens=16)
+    seen = answer.metrics["videos"][0]
+    reference = run_reference(tmp_path, num_videos, (seen["width"], seen["height"]))
 
     choice = answer.choices[0]
     assert reference["prompt_tokens"] == answer.usage.prompt_tokens
@@ -39,9 +41,9 @@ def test_rate_zero_equals_an_engine_without_pruning(server, clip_url, tmp_path, 
     np.testing.assert_allclose(ours, theirs, atol=2e-3)
 
 
-def run_reference(tmp_path, num_videos, *, max_tokens):
+def run_reference(tmp_path, num_videos, size):
     """Plain vLLM in a process of its own, on the frames that our decoder gives."""
-    clip = decoded_frames(CLIP_PATH.read_bytes(), frame_indices=range(0, 192, 12), size=(392, 196))
+    clip = decoded_frames(CLIP_PATH.read_bytes(), frame_indices=range(0, 192, 12), size=size)
     path = tmp_path / "input.npz"
     np.savez(
         path,
@@ -53,7 +55,7 @@ def run_reference(tmp_path, num_videos, *, max_tokens):
     )
     script = Path(__file__).with_name("unpruned_engine.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(ensure_model()), str(path), str(max_tokens)],
+        [sys.executable, str(script), str(ensure_model()), str(path), str(MAX_TOKENS)],
         capture_output=True,
         text=True,
         check=False,

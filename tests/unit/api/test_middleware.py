@@ -1,0 +1,210 @@
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.unit.api.stubs import (
+    QUESTION,
+    StubPipeline,
+    build_app,
+    client_of,
+    counted,
+    http_settings,
+    serving,
+    until,
+)
+
+CHAT = "/v1/chat/completions"
+BIG = b'{"messages":[{"role":"user","content":"' + b"x" * 4000 + b'"}]}'
+
+
+@pytest.mark.anyio
+async def test_every_response_has_an_id_of_our_own(pipeline: StubPipeline) -> None:
+    async with client_of(build_app(pipeline)) as client:
+        responses = [await client.get(path) for path in ("/health/live", "/nothing")]
+        responses.append(await client.post(CHAT, json=QUESTION))
+
+    ids = {response.headers["x-request-id"] for response in responses}
+    assert len(ids) == 3
+    assert all(given.startswith("req-") and len(given) == 36 for given in ids)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("given", "is_kept"),
+    [
+        ("abc-1.2_3", True),
+        ("x" * 64, True),
+        ("x" * 65, False),
+        ("", False),
+        ("a b", False),
+        ("a\tb", False),
+        ('"}{"level":"error', False),
+        ("é", False),
+    ],
+)
+async def test_clients_id_is_kept_if_it_is_harmless(
+    pipeline: StubPipeline, given: str, is_kept: bool
+) -> None:
+    headers = {"x-request-id": given.encode("latin-1")}
+    async with client_of(build_app(pipeline)) as client:
+        response = await client.get("/health/live", headers=headers)  # type: ignore[arg-type]
+    assert (response.headers["x-request-id"] == given) == is_kept
+
+
+def request_lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.getMessage() == "request"]
+
+
+@pytest.mark.anyio
+async def test_one_line_is_logged_per_request_without_anything_of_the_client(
+    pipeline: StubPipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "server")
+    async with client_of(build_app(pipeline)) as client:
+        await client.post(CHAT + "?key=secret", json=QUESTION)
+        await client.post(CHAT, json={"secret": 1})
+        await client.get("/v1/models/secret")
+        await client.request("SECRET", "/secret")
+        await client.get("/health/live")
+
+    lines = request_lines(caplog)
+    told = [[vars(line)[key] for key in ("method", "route", "status", "outcome")] for line in lines]
+    assert told == [
+        ["POST", CHAT, 200, "success"],
+        ["POST", CHAT, 400, "client_error"],
+        ["GET", "/v1/models/{model:path}", 404, "client_error"],
+        ["other", "unmatched", 404, "client_error"],
+        ["GET", "/health/live", 200, "success"],
+    ]
+    assert "secret" not in repr([vars(line) for line in lines]).lower()
+    assert [line.levelno for line in lines] == [logging.INFO] * 4 + [logging.DEBUG]
+    assert all(vars(line)["ms"] >= 0 for line in lines)
+
+
+@pytest.mark.anyio
+async def test_declared_length_above_the_limit_is_413(pipeline: StubPipeline) -> None:
+    app = build_app(pipeline, settings=http_settings(max_body_bytes=1000))
+    async with client_of(app) as client:
+        response = await client.post(CHAT, content=BIG)
+
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "request_too_large"
+    assert response.headers["connection"] == "close"
+    assert response.headers["x-request-id"]
+    assert not pipeline.requests
+    assert counted(app, "videochat_requests_total", outcome="client_error") == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("extra", [0, 1])
+async def test_limit_itself_is_still_allowed(pipeline: StubPipeline, extra: int) -> None:
+    app = build_app(pipeline, settings=http_settings(max_body_bytes=len(BIG) - extra))
+    async with client_of(app) as client:
+        response = await client.post(CHAT, content=BIG)
+    assert response.status_code == (413 if extra else 200)
+
+
+@pytest.mark.anyio
+async def test_body_without_a_length_is_counted_while_it_flows(pipeline: StubPipeline) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(2000):
+            yield BIG
+
+    app = build_app(pipeline, settings=http_settings(max_body_bytes=10_000))
+    async with serving(app) as url, httpx.AsyncClient() as client:
+        response = await client.post(url + CHAT, content=body())
+        assert response.status_code == 413
+        assert response.json()["error"]["code"] == "request_too_large"
+        assert response.headers["connection"] == "close"
+        assert (await client.post(url + CHAT, json=QUESTION)).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_client_that_sends_a_whole_huge_body_still_reads_its_413(
+    pipeline: StubPipeline,
+) -> None:
+    app = build_app(pipeline, settings=http_settings(max_body_bytes=10_000))
+    async with serving(app) as url, httpx.AsyncClient() as client:
+        response = await client.post(url + CHAT, content=bytes(30_000_000))
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "request_too_large"
+
+
+@pytest.mark.anyio
+async def test_client_that_waits_for_leave_to_send_gets_413_instead(
+    pipeline: StubPipeline,
+) -> None:
+    app = build_app(pipeline, settings=http_settings(max_body_bytes=10_000))
+    async with serving(app) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n"
+            b"Expect: 100-continue\r\n\r\n"
+        )
+        async with asyncio.timeout(5):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+            await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.anyio
+async def test_one_request_too_many_is_503_and_the_next_one_is_served() -> None:
+    gate = asyncio.Event()
+    pipeline = StubPipeline(before=gate.wait)  # type: ignore[arg-type]
+    app = build_app(pipeline, settings=http_settings(max_concurrent_requests=1))
+    async with client_of(app) as client:
+        first = asyncio.create_task(client.post(CHAT, json=QUESTION))
+        await pipeline.started.wait()
+        assert counted(app, "videochat_requests_in_flight") == 1
+        refused = await client.post(CHAT, json=QUESTION)
+        health = await client.get("/health/live")
+        gate.set()
+        served = await first
+        again = await client.post(CHAT, json=QUESTION)
+
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "server_overloaded"
+    assert int(refused.headers["retry-after"]) >= 1
+    assert [health.status_code, served.status_code, again.status_code] == [200, 200, 200]
+    assert counted(app, "videochat_requests_total", outcome="overloaded") == 1
+    assert counted(app, "videochat_requests_total", outcome="success") == 2
+    assert counted(app, "videochat_requests_in_flight") == 0
+
+
+@pytest.mark.anyio
+async def test_refusal_comes_before_the_body() -> None:
+    gate = asyncio.Event()
+    pipeline = StubPipeline(before=gate.wait)  # type: ignore[arg-type]
+    app = build_app(pipeline, settings=http_settings(max_concurrent_requests=1))
+    async with serving(app) as url, httpx.AsyncClient() as client:
+        first = asyncio.create_task(client.post(url + CHAT, json=QUESTION))
+        await pipeline.started.wait()
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n")
+        async with asyncio.timeout(5):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+        await writer.wait_closed()
+        gate.set()
+        assert (await first).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_client_that_leaves_while_it_sends_is_cancelled(pipeline: StubPipeline) -> None:
+    app = build_app(pipeline)
+    async with serving(app) as url:
+        host, port = url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"
+        )
+        await until(lambda: counted(app, "videochat_requests_in_flight") == 1)
+        writer.close()
+        await until(lambda: counted(app, "videochat_requests_total", outcome="cancelled") == 1)
+    assert not pipeline.requests
