@@ -1,6 +1,6 @@
 """``python -m server`` and the console script.
 
-Imports nothing heavy: a decoder process that is spawned imports this module again.
+Imports nothing heavy: EngineCore and its workers, which are spawned, import this module again.
 """
 
 import sys

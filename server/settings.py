@@ -66,7 +66,7 @@ class VideoSettings(_Group):
     max_fps: float = Field(default=30.0, gt=0, le=240)
     """Highest sampling rate a request may ask for; more is clamped to it."""
     min_frames: int = Field(default=4, ge=1)
-    """Fewest frames sampled from a video that has as many."""
+    """Fewest frames sampled at a rate, where there are as many; num_frames may ask for fewer."""
     max_frames: int = Field(default=256, ge=1)
     """Most frames sampled from one video, whatever the request asks for."""
     max_videos: int = Field(default=4, ge=1)

@@ -55,7 +55,7 @@ class DecoderProcess:
             channel.setblocking(False)
             host.submit(messages.limits_to_bytes(limits), [theirs.fileno(), source_fd, frames_fd])
             theirs.close()
-            pidfd = await _receive_pidfd(channel)
+            pidfd = await _receive_pidfd(channel, deadline)
             until_started.pop_all()
         return cls(channel, pidfd, frames_fd, limits, deadline)
 
@@ -79,21 +79,35 @@ class DecoderProcess:
         """
         shape = (plan.num_frames, plan.height, plan.width, 3)
         frames_bytes = plan.num_frames * plan.height * plan.width * 3
-        os.ftruncate(self.frames_fd, frames_bytes)
-        # A decoder under a stranger's control could shrink the file under our feet (SIGBUS).
-        fcntl.fcntl(self.frames_fd, fcntl.F_ADD_SEALS, _NO_MORE_CHANGES)
+        self._allot(frames_bytes)
         await self._send(messages.pack("plan", messages.plan_to_bytes(plan)))
         await self._receive("done")
         # The array keeps the mapping alive, the mapping keeps the memory.
         return np.frombuffer(mmap.mmap(self.frames_fd, frames_bytes), np.uint8).reshape(shape)
+
+    def _allot(self, frames_bytes: int) -> None:
+        """Give the frames' memory its final size.
+
+        A decoder under a stranger's control could shrink it under our feet later (SIGBUS), or may
+        have meddled with it before.
+        """
+        try:
+            os.ftruncate(self.frames_fd, frames_bytes)
+            fcntl.fcntl(self.frames_fd, fcntl.F_ADD_SEALS, _NO_MORE_CHANGES)
+        except PermissionError as error:
+            raise video_fault("video_decode_failed", self.limits) from error
+        if os.fstat(self.frames_fd).st_size != frames_bytes:
+            raise video_fault("video_decode_failed", self.limits)
 
     async def end(self) -> None:
         """Kill the process, close everything, and return when it is gone."""
         with ExitStack() as descriptors:
             descriptors.callback(os.close, self.pidfd)
             self.kill()
-            async with asyncio.timeout(_EXIT_SECONDS):
-                await _readable(self.pidfd)
+            # The kernel may need longer to free a lot of memory; we need not.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EXIT_SECONDS):
+                    await _readable(self.pidfd)
 
     def kill(self) -> None:
         """Kill the process without waiting, and close all but the handle to wait with."""
@@ -159,11 +173,14 @@ async def _write_sealed(fd: int, data: bytes) -> None:
         await asyncio.to_thread(write)
 
 
-async def _receive_pidfd(channel: socket.socket) -> int:
-    await _readable(channel.fileno())
-    _, fds, _, _ = socket.recv_fds(channel, 1, 1)
+async def _receive_pidfd(channel: socket.socket, deadline: float) -> int:
+    fds: list[int] = []
+    with suppress(TimeoutError, ConnectionError):
+        async with asyncio.timeout_at(deadline):
+            await _readable(channel.fileno())
+        _, fds, _, _ = socket.recv_fds(channel, 1, 1)
     if not fds:
-        raise Overloaded("No decoder process can be started at the moment. Try again.")
+        raise Overloaded("No decoder process can be started at the moment. Try again later.")
     return fds[0]
 
 

@@ -14,6 +14,8 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from server.media.confinement import die_with_parent
 from server.media.messages import DecodeJob, limits_from_bytes
@@ -84,7 +86,20 @@ def _run(task: Callable[[DecodeJob], None], message: bytes, fds: list[int]) -> N
     task(DecodeJob(channel, source_fd, frames_fd, limits_from_bytes(message)))
 
 
+def _end_all() -> None:
+    """Kill what is still running, and return when it is gone."""
+    me = os.getpid()
+    # The kernel would kill them when we end; but then nobody may be there to reap them.
+    for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    # With SIGCHLD ignored, waiting ends with an error once there is no child left.
+    with suppress(ChildProcessError):
+        os.wait()
+
+
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    _end_all()
     # Nothing is left to be saved, and taking torch down in order takes a second.
     os._exit(0)

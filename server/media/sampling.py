@@ -39,7 +39,8 @@ def plan_frames(
     count = frame_count(
         asked=asked,
         available=facts.num_frames,
-        min_frames=settings.min_frames,
+        # Whoever names a number wants that number; the floor is for short clips at a rate.
+        min_frames=settings.min_frames if wish.num_frames is None else 1,
         max_frames=settings.max_frames,
         temporal_patch_size=temporal_patch_size,
     )

@@ -1,0 +1,133 @@
+"""From a request's video to a clip, through real decoder processes."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from server.conversation import SamplingWish, VideoRequest
+from server.errors import ContextLengthExceeded, InvalidRequest, InvalidVideo
+from server.media.loader import VideoLoader
+from server.settings import VideoSettings
+from tests.clips.counter import ClipRecipe, counters
+from tests.clips.decoded import decoded_frames
+
+SIZE = (160, 96)
+
+pytestmark = pytest.mark.anyio
+
+
+class FixedGeometry:
+    temporal_patch_size = 2
+
+    def __init__(self, size=SIZE):
+        self.size = size
+        self.asked = []
+
+    def frame_size(self, *, width, height, num_frames):
+        self.asked.append((width, height, num_frames))
+        if width > 20 * height:
+            raise InvalidVideo("too wide")
+        return self.size
+
+
+@pytest.fixture(scope="module")
+def source():
+    return ClipRecipe(num_frames=60).encode()
+
+
+@pytest.fixture
+def loader(make_pool):
+    return VideoLoader(VideoSettings(), FixedGeometry(), pool=make_pool())
+
+
+def request(url="data:,", *, fps=None, num_frames=None):
+    return VideoRequest(url, "messages[1].video", SamplingWish(fps, num_frames), 0.5)
+
+
+async def test_a_data_url_becomes_a_clip(loader, source):
+    url = "data:video/mp4;base64," + base64.b64encode(source).decode()
+    video = request(url, fps=5)
+    clip = await loader.decode(await loader.fetch(video), video)
+    assert counters(clip.frames) == list(range(0, 60, 6))
+    assert clip.timestamps_seconds == pytest.approx([n / 5 for n in range(10)])
+    assert clip.duration_seconds == pytest.approx(2.0)
+
+
+async def test_frames_have_the_size_of_the_model(make_pool, source):
+    geometry = FixedGeometry((112, 56))
+    loader = VideoLoader(VideoSettings(), geometry, pool=make_pool())
+    clip = await loader.decode(source, request(num_frames=6))
+    assert clip.frames.shape == (6, 56, 112, 3)
+    assert geometry.asked == [(160, 96, 6)]
+    expected = decoded_frames(source, frame_indices=range(0, 60, 10), size=(112, 56))
+    np.testing.assert_array_equal(clip.frames, expected)
+
+
+async def test_the_plan_can_be_refused_before_anything_is_decoded(loader, source):
+    plans = []
+
+    def refuse(facts, plan):
+        plans.append((facts.num_frames, plan.num_frames, plan.width))
+        raise ContextLengthExceeded("too long")
+
+    with pytest.raises(ContextLengthExceeded) as caught:
+        await loader.decode(source, request(num_frames=8), on_plan=refuse)
+    assert caught.value.param == "messages[1].video"
+    assert plans == [(60, 8, 160)]
+
+
+async def test_errors_name_the_video(loader):
+    with pytest.raises(InvalidVideo) as caught:
+        await loader.decode(b"hello" * 100, request())
+    assert caught.value.param == "messages[1].video"
+    with pytest.raises(InvalidVideo) as caught:
+        await loader.decode(b"", request())
+    assert caught.value.param == "messages[1].video"
+    with pytest.raises(InvalidRequest) as caught:
+        await loader.fetch(request("nonsense"))
+    assert caught.value.param == "messages[1].video"
+
+
+async def test_a_shape_that_the_model_can_not_take_names_the_video(loader):
+    thin = ClipRecipe(num_frames=4, width=4096, height=130).encode()
+    with pytest.raises(InvalidVideo) as caught:
+        await loader.decode(thin, request())
+    assert caught.value.param == "messages[1].video"
+
+
+async def test_equal_content_keys_mean_equal_clips(make_pool, source):
+    pool = make_pool()
+
+    async def key(source, size=SIZE, **wish):
+        loader = VideoLoader(VideoSettings(), FixedGeometry(size), pool=pool)
+        return (await loader.decode(source, request(**wish))).content_key
+
+    assert await key(source, fps=2) == await key(source, fps=2)
+    # Two ways to ask for the same frames.
+    assert await key(source, fps=2) == await key(source, num_frames=4)
+    others = [
+        await key(source, fps=2),
+        await key(source, fps=4),
+        await key(source, fps=2, size=(112, 56)),
+        await key(source, fps=2, size=(56, 112)),
+        await key(source + b"\0", fps=2),
+    ]
+    assert len(set(others)) == len(others)
+
+
+async def test_a_large_source_gives_the_same_clip(loader, source):
+    # Copied and hashed off the event loop.
+    padded = source + b"\0\0\0\x08free" * 200_000
+    clip = await loader.decode(padded, request(num_frames=4))
+    assert counters(clip.frames) == [0, 15, 30, 45]
+
+
+async def test_a_loader_starts_and_stops_its_own_processes(source):
+    loader = VideoLoader(VideoSettings(), FixedGeometry())
+    await loader.start()
+    try:
+        clip = await loader.decode(source, request(num_frames=4))
+    finally:
+        await loader.stop()
+    assert clip.num_frames == 4

@@ -1,0 +1,106 @@
+import base64
+from urllib.parse import quote
+
+import pytest
+
+from server.errors import InvalidRequest, RequestTooLarge
+from server.media.source import SourceReader
+from server.settings import VideoSettings
+
+BYTES = bytes(range(256)) * 3
+ENCODED = base64.b64encode(BYTES).decode()
+
+pytestmark = pytest.mark.anyio
+
+
+def read(url, **settings):
+    return SourceReader(VideoSettings(**settings)).read(url, param="messages[0]")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "data:video/mp4;base64," + ENCODED,
+        "DATA:VIDEO/MP4;BASE64," + ENCODED,
+        "data:;base64," + ENCODED,
+        "data:video/mp4;codecs=avc1;base64," + ENCODED,
+        "data:video/mp4;base64," + quote(ENCODED, safe=""),
+        "data:video/mp4;base64,\n" + "\r\n".join([ENCODED[:76], ENCODED[76:]]) + " ",
+        "data:video/mp4;base64," + base64.urlsafe_b64encode(BYTES).decode(),
+        "data:video/mp4;base64," + ENCODED.rstrip("="),
+    ],
+)
+async def test_data_urls_are_read(url):
+    assert await read(url) == BYTES
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 2, 3, 749_999, 750_000, 750_001, 2_000_000])
+async def test_data_urls_of_any_length_are_read(num_bytes):
+    data = (BYTES * (num_bytes // len(BYTES) + 1))[:num_bytes]
+    assert await read("data:video/mp4;base64," + base64.b64encode(data).decode()) == data
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "data:video/mp4;base64",
+        "data:video/mp4," + ENCODED,
+        "data:" + "x" * 2000 + ";base64," + ENCODED,
+        "data:video/mp4;base64,AAA*",
+        "data:video/mp4;base64,A",
+        "data:video/mp4;base64,AA=A",
+        "data:video/mp4;base64,ÄÖÜ",
+        "data:video/mp4;base64,\ud800",
+        "data:video/mp4;base64,%zz",
+    ],
+)
+async def test_malformed_data_urls_are_named(url):
+    with pytest.raises(InvalidRequest) as caught:
+        await read(url)
+    assert caught.value.code == "invalid_video_url"
+    assert caught.value.param == "messages[0]"
+
+
+@pytest.mark.parametrize("encode", [lambda text: text, lambda text: quote(text, safe="")])
+async def test_the_size_limit_holds_exactly(encode):
+    url = "data:video/mp4;base64," + encode(ENCODED)
+    assert await read(url, max_video_bytes=len(BYTES)) == BYTES
+    with pytest.raises(RequestTooLarge) as caught:
+        await read(url, max_video_bytes=len(BYTES) - 1)
+    assert str(len(BYTES) - 1) in str(caught.value)
+    assert caught.value.param == "messages[0]"
+
+
+async def test_a_huge_data_url_is_refused_before_it_is_copied():
+    with pytest.raises(RequestTooLarge):
+        await read("data:;base64," + "%41" * 100_000, max_video_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "video.mp4",
+        "/etc/passwd",
+        "file:///etc/passwd",
+        "ftp://example.com/a.mp4",
+        "clip:0",
+        "gopher://127.0.0.1/",
+        "//example.com/a.mp4",
+        "concat:a|b",
+        " https://example.com/a.mp4",
+    ],
+)
+async def test_other_schemes_are_refused_and_the_accepted_named(url):
+    with pytest.raises(InvalidRequest) as caught:
+        await read(url)
+    assert caught.value.code == "invalid_video_url"
+    assert "data:" in str(caught.value)
+    assert "http" in str(caught.value)
+
+
+async def test_urls_can_be_switched_off():
+    with pytest.raises(InvalidRequest) as caught:
+        await read("https://example.com/a.mp4", allow_urls=False)
+    assert "http" not in str(caught.value)
+    assert await read("data:;base64," + ENCODED, allow_urls=False) == BYTES
