@@ -36,14 +36,11 @@ class Stopwatch:
 
     @property
     def stage_seconds(self) -> dict[Stage, float]:
-        """Seconds that each ended stage took, in order; a stage that did not run took 0."""
+        """Seconds that each stage took, in order; one that has not ended took 0."""
         seconds: dict[Stage, float] = {}
         before = self.first_byte_at
-        last_ended = max(self._stage_ended_at.values(), default=before)
         for stage in STAGES:
             ended_at = self._stage_ended_at.get(stage, before)
-            if ended_at > last_ended:
-                break
             seconds[stage] = ended_at - before
             before = ended_at
         return seconds

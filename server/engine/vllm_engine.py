@@ -154,7 +154,8 @@ class VllmEngine:
             answer: JsonObject = response.model_dump(mode="json")
             return answer
         except InternalFault as error:
-            raise self._fatal(error) from error
+            self._raise_if_dead(error)
+            raise
         finally:
             await call.close()
 
@@ -171,15 +172,15 @@ class VllmEngine:
                     return
                 yield chunk
         except InternalFault as error:
-            raise self._fatal(error) from error
+            self._raise_if_dead(error)
+            raise
         finally:
             await call.close()
 
-    def _fatal(self, error: InternalFault) -> VideoChatError:
-        """Returns what to tell the client: vLLM reports a dead engine as any other failure."""
+    def _raise_if_dead(self, error: InternalFault) -> None:
+        """Raise what to tell the client: vLLM reports a dead engine as any other failure."""
         if self._client is None or self._client.errored:
-            return EngineUnavailable("The engine has stopped.")
-        return error
+            raise EngineUnavailable("The engine has stopped.") from error
 
     async def _create(
         self, body: dict[str, Any], videos: Sequence[PreparedVideo], call: Call
