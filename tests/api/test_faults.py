@@ -14,6 +14,13 @@ async def events(response):
     return [line.removeprefix("data: ") async for line in response.aiter_lines() if line]
 
 
+async def hold_until_closed(reader, writer):
+    """Read what comes and answer nothing."""
+    while await reader.read(65536):
+        pass
+    writer.close()
+
+
 async def test_an_engine_that_dies_in_mid_stream_ends_it_with_an_error_and_no_done(serve, body):
     async with serve(dies_after=2) as service, service.http() as http:
         async with http.stream("POST", CHAT, json={**body, "stream": True}) as response:
@@ -63,7 +70,7 @@ async def test_a_client_that_does_not_wait_for_a_whole_answer_aborts_it(serve, b
 
 
 async def test_a_client_that_leaves_while_its_video_is_fetched_frees_everything(serve, body):
-    silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(30), "127.0.0.1", 0)
+    silent = await asyncio.start_server(hold_until_closed, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     body["messages"][0]["content"][0]["video_url"]["url"] = f"http://127.0.0.1:{port}/a.mp4"
     settings = {"video": {"allow_private_addresses": True}}
@@ -75,6 +82,7 @@ async def test_a_client_that_leaves_while_its_video_is_fetched_frees_everything(
         assert service.sample("videochat_videos_total", outcome="cancelled") == 1
         assert service.engine_client.aborted == []
     silent.close()
+    await silent.wait_closed()
 
 
 async def test_one_request_too_many_is_refused_before_its_body_is_read(serve, body):
