@@ -11,6 +11,8 @@ from server.errors import InvalidRequest
 MAX_SCHEMA_CHARACTERS = 16_000
 MAX_SCHEMA_DEPTH = 32
 MAX_REPETITIONS = 10_000
+MAX_NUMBER = 2**53
+"""Beyond it a JSON number is not exact, and vLLM's engine protocol takes no integer above 64 bit."""
 
 _REGEX_KEYS = ("pattern", "patternProperties")
 _REPETITION_KEYS = (
@@ -41,6 +43,10 @@ def check_schema(schema: Any, param: str) -> None:
                 deeper += item.values()
             elif isinstance(item, list):
                 deeper += item
+            elif isinstance(item, int | float) and abs(item) > MAX_NUMBER:
+                raise InvalidRequest(
+                    f"{param} holds a number beyond 2**53. Use a smaller one.", param=param
+                )
         level = deeper
     raise InvalidRequest(f"{param} is nested deeper than {MAX_SCHEMA_DEPTH} levels.", param=param)
 

@@ -43,6 +43,8 @@ def raised_error(error: Exception) -> VideoChatError:
         return error
     if isinstance(error, EngineDeadError):
         return EngineUnavailable("The engine has stopped.")
+    if isinstance(error.__cause__, OverflowError):
+        return InvalidRequest("A number in the request is beyond 64 bits. Use a smaller one.")
     if isinstance(error, ValidationError):
         return _invalid_field(error)
     return reported_error(create_error_response(error).error.model_dump())

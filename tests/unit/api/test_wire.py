@@ -300,6 +300,9 @@ BAD_SCHEMAS = [
     {"type": "array", "minItems": 10**6},
     {"enum": ["x" * 17_000]},
     nested(40),
+    {"const": 2**70},
+    {"enum": [1e308]},
+    {"type": "integer", "minimum": -(2**64)},
 ]
 
 
