@@ -12,7 +12,7 @@ MAX_SCHEMA_CHARACTERS = 16_000
 MAX_SCHEMA_DEPTH = 32
 MAX_REPETITIONS = 10_000
 MAX_NUMBER = 2**53
-"""Beyond it a JSON number is not exact, and vLLM's engine protocol takes no integer above 64 bit."""
+"""Beyond it a JSON number is not exact; vLLM sends no integer above 64 bits to its engine."""
 
 _REGEX_KEYS = ("pattern", "patternProperties")
 _REPETITION_KEYS = (
