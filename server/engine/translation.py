@@ -65,6 +65,12 @@ def reported_error(error: dict[str, Any]) -> VideoChatError:
             "video_pruning_rate.",
             param="messages",
         )
+    if "--tool-call-parser" in message:
+        return InvalidRequest(
+            "This server runs without a tool call parser, so the model can not be made to call "
+            'tools. Leave out tool_choice, or send "none".',
+            param="tool_choice",
+        )
     return InvalidRequest(message, param=param)
 
 
