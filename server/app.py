@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 EXIT_FAILURE = 1
 WATCH_SECONDS = 1.0
+FAREWELL_SECONDS = 3
+"""Time to send errors to those whose answers took longer than the grace period."""
 
 StopProcess = Callable[[Exception], None]
 """Asks the process to stop, because of an error that it can not go on with."""
@@ -97,7 +100,9 @@ def run(settings: Settings) -> int:
     """
     from server.engine.environment import prepare_environment
 
-    prepare_environment(log_level=settings.log.level)
+    prepare_environment(
+        log_level=settings.log.level, compiles=not settings.engine.get("enforce_eager", False)
+    )
     logger.info("loading vLLM")
     # Only now, because vLLM reads its environment while it is imported, and takes seconds to.
     from server.engine.vllm_engine import VllmEngine
@@ -114,10 +119,16 @@ def run(settings: Settings) -> int:
 def _model_path(model: str) -> str:
     if model != EMBEDDED_MODEL:
         return model
-    from server.demo.model import ensure_model
+    from server.demo.model import default_model_dir, ensure_model
 
     logger.info("preparing the embedded model")
-    return str(ensure_model())
+    try:
+        return str(ensure_model())
+    except OSError as error:
+        raise ConfigurationError(
+            f"the embedded model can not be kept in {default_model_dir().parent}: "
+            f"{error.strerror}; set HOME to a directory that can be written, or give --model"
+        ) from error
 
 
 class _Server(uvicorn.Server):
@@ -138,9 +149,11 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=round(settings.http.shutdown_grace_seconds),
+                timeout_graceful_shutdown=round(settings.http.shutdown_grace_seconds)
+                + FAREWELL_SECONDS,
             )
         )
+        self._grace_seconds = settings.http.shutdown_grace_seconds
 
     def fail(self, error: Exception) -> None:
         """Stop as on SIGTERM, because of ``error``."""
@@ -152,6 +165,16 @@ class _Server(uvicorn.Server):
         if self.app is not None:
             self.app.state.draining = True
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let answers go on for the grace period, then end them with an error of ours."""
+        assert self.app is not None
+        expire = self.app.state.pipeline.expire
+        expiry = asyncio.get_running_loop().call_later(self._grace_seconds, expire)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            expiry.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

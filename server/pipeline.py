@@ -6,8 +6,8 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from server.engine.base import (
     PreparedVideo,
     VideoTokens,
 )
-from server.errors import ContextLengthExceeded
+from server.errors import ContextLengthExceeded, EngineUnavailable
 from server.media.clip import FramePlan, VideoClip, VideoFacts
 from server.media.loader import PlanHook, VideoLoader
 from server.metrics import Metrics
@@ -46,12 +46,37 @@ class ChatPipeline:
         self._engine = engine
         self._loader = loader
         self._metrics = metrics
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._expired = False
+
+    def expire(self) -> None:
+        """End every request that is being answered with EngineUnavailable: time is up."""
+        self._expired = True
+        for task in self._tasks:
+            task.cancel()
+
+    @contextmanager
+    def _expirable(self) -> Iterator[None]:
+        """Let ``expire`` end the request that the current task answers in the block."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._expired:
+                raise
+            task.uncancel()
+            raise EngineUnavailable("The server is shutting down.") from None
+        finally:
+            self._tasks.discard(task)
 
     async def complete(self, request: ChatRequest, watch: Stopwatch) -> JsonObject:
         """Returns a ``chat.completion`` object. Cancelling it stops decoding and generating."""
         run = _Run(request, watch, EngineTrace())
-        await self._prepare(run)
-        answer = await self._engine.complete(request.body, run.videos, run.trace)
+        with self._expirable():
+            await self._prepare(run)
+            answer = await self._engine.complete(request.body, run.videos, run.trace)
         self._first_token(run, run.trace.first_token_at)
         return self._finished(run, answer)
 
@@ -62,10 +87,16 @@ class ChatPipeline:
 
         A chunk that ends a choice is held back until it is clear whether another one follows it.
         """
-        run = _Run(request, watch, EngineTrace())
+        with self._expirable():
+            async with aclosing(self._chunks(_Run(request, watch, EngineTrace()))) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _chunks(self, run: _Run) -> AsyncGenerator[JsonObject, None]:
         await self._prepare(run)
         held: JsonObject | None = None
-        async with aclosing(self._engine.stream(request.body, run.videos, run.trace)) as chunks:
+        chunks = self._engine.stream(run.request.body, run.videos, run.trace)
+        async with aclosing(chunks):
             async for chunk in chunks:
                 if held is not None:
                     yield held
@@ -187,6 +218,14 @@ class _TokenBudget:
             )
             self._planned_tokens[index] = tokens.after
             total = sum(self._planned_tokens.values())
+            if tokens.after > self._model.max_video_tokens:
+                raise ContextLengthExceeded(
+                    f"The video of {facts.duration_seconds:.1f} s, sampled at {plan.num_frames} "
+                    f"frames, has {tokens.after} video tokens; this server takes "
+                    f"{self._model.max_video_tokens} a video. Ask for fewer frames (fps, "
+                    "num_frames) or a higher video_pruning_rate.",
+                    param=self._videos[index].param,
+                )
             if total >= self._model.max_model_len:
                 raise ContextLengthExceeded(
                     f"The video of {facts.duration_seconds:.1f} s, sampled at {plan.num_frames} "

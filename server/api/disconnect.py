@@ -1,6 +1,7 @@
 """Work that ends when nobody is left to receive its result."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -35,7 +36,11 @@ async def stopped(task: asyncio.Task[Any]) -> None:
     """Cancel ``task`` and return when it has ended, however it ended."""
     task.cancel()
     await asyncio.wait({task})
-    if not task.cancelled():
+    if task.cancelled():
+        # Taken out, the error lets go of the frames of its traceback, and so of decoded videos.
+        with contextlib.suppress(asyncio.CancelledError):
+            task.result()
+    else:
         task.exception()  # retrieved, or asyncio would complain
 
 

@@ -1,5 +1,7 @@
 """The messages of a chat request, rebuilt key by key for the engine."""
 
+import contextlib
+import json
 from typing import Any
 
 from server.api.parts import PartReader
@@ -121,17 +123,22 @@ class MessageReader:
             raise InvalidRequest(f"{path}.type must be function.", param=f"{path}.type")
         function = as_object(call.get("function"), f"{path}.function")
         check_keys(function, ("name", "arguments"), f"{path}.function")
-        arguments = function.get("arguments")
+        arguments = self._arguments(function.get("arguments"), f"{path}.function.arguments")
         return {
             "id": self._admitted(call.get("id"), f"{path}.id"),
             "type": "function",
             "function": {
                 "name": self._admitted(function.get("name"), f"{path}.function.name"),
-                "arguments": self._admitted(
-                    "" if arguments is None else arguments, f"{path}.function.arguments"
-                ),
+                "arguments": arguments,
             },
         }
+
+    def _arguments(self, value: Any, path: str) -> str:
+        """Returns a call's arguments, JSON in a string, which the template may see unescaped."""
+        arguments = self._admitted("" if value is None else value, path)
+        with contextlib.suppress(ValueError, RecursionError):
+            self._gate.admit_json(json.loads(arguments), path)
+        return arguments
 
     def _admitted(self, value: Any, param: str) -> str:
         return self._gate.admit(as_string(value, param), param)

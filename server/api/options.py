@@ -142,7 +142,7 @@ class ChatOptions(_Wire):
     min_tokens: Annotated[int, Field(ge=0, le=_MAX_TOKENS)] | None = None
     n: Annotated[int, Field(ge=1, le=16)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: Annotated[list[StopText], Field(max_length=16), BeforeValidator(_as_list)] | None = None
+    stop: Annotated[list[StopText], Field(max_length=4), BeforeValidator(_as_list)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None

@@ -32,6 +32,7 @@ def check_schema(schema: Any, param: str) -> None:
             f"{param} is larger than {MAX_SCHEMA_CHARACTERS} characters. Send a smaller schema.",
             param=param,
         )
+    _check_references(schema, param)
     level = [schema]
     for _ in range(MAX_SCHEMA_DEPTH):
         if not level:
@@ -49,6 +50,39 @@ def check_schema(schema: Any, param: str) -> None:
                 )
         level = deeper
     raise InvalidRequest(f"{param} is nested deeper than {MAX_SCHEMA_DEPTH} levels.", param=param)
+
+
+def _check_references(schema: Any, param: str) -> None:
+    """Refuse a reference that leads to itself without anything being written on the way.
+
+    vLLM's grammar compilers accept it and then find no token that may come next.
+    """
+
+    def follow(node: Any, seen: frozenset[str]) -> None:
+        if not isinstance(node, dict):
+            return
+        reference = node.get("$ref")
+        if isinstance(reference, str):
+            if reference in seen:
+                raise InvalidRequest(f"{param} has a $ref that leads to itself.", param=param)
+            follow(_resolved(schema, reference), seen | {reference})
+        for key in ("anyOf", "oneOf", "allOf"):
+            for option in node[key] if isinstance(node.get(key), list) else ():
+                follow(option, seen)
+
+    follow(schema, frozenset({"#"}))
+    for key in ("$defs", "definitions"):
+        definitions = schema.get(key) if isinstance(schema, dict) else None
+        for name, definition in definitions.items() if isinstance(definitions, dict) else ():
+            follow(definition, frozenset({f"#/{key}/{name}"}))
+
+
+def _resolved(schema: Any, reference: str) -> Any:
+    """Returns what a reference within ``schema`` points to, None if it points nowhere."""
+    node = schema
+    for part in reference.removeprefix("#").split("/")[1:]:
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
 
 
 def _check_keywords(item: dict[str, Any], param: str) -> None:

@@ -64,6 +64,8 @@ class ModelFacts:
     """Name by which clients address it."""
     max_model_len: int
     """Tokens that prompt and answer may have together."""
+    max_video_tokens: int
+    """Tokens that one video may have after pruning; the engine's encoder cache holds no more."""
     supports_pruning: bool
     """Whether a pruning rate above 0 can be honoured."""
     reserved_texts: frozenset[str]

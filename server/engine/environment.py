@@ -28,8 +28,16 @@ _DEFAULTS = {
 }
 
 
-def prepare_environment(*, log_level: str) -> None:
-    """Set the variables. Call it before the first import of vLLM in this process."""
+def prepare_environment(*, log_level: str, compiles: bool = True) -> None:
+    """Set the variables. Call it before the first import of vLLM in this process.
+
+    Args:
+        log_level: least severe level that vLLM logs.
+        compiles: whether vLLM may compile at all. Its ``enforce_eager`` leaves out some helpers,
+            of logprobs for one, and without a C++ compiler the first use of one kills EngineCore.
+    """
     os.environ.update(_REQUIRED)
+    if not compiles:
+        os.environ.update(TORCH_COMPILE_DISABLE="1", TORCHDYNAMO_DISABLE="1")
     for name, value in {**_DEFAULTS, "VLLM_LOGGING_LEVEL": log_level.upper()}.items():
         os.environ.setdefault(name, value)

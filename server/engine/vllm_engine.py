@@ -52,6 +52,7 @@ class VllmEngine:
         self._chat: WatchedServingChat | None = None
         self._models: JsonObject = {}
         self._facts: ModelFacts | None = None
+        self._connecting: asyncio.Future[Any] | None = None
         self._stopping = False
 
     @property
@@ -73,7 +74,10 @@ class VllmEngine:
         )
         self._refuse_when_stopping()
         try:
-            self._client = await asyncio.to_thread(self._client_factory, config)
+            self._connecting = asyncio.ensure_future(
+                asyncio.to_thread(self._client_factory, config)
+            )
+            self._client = await self._connecting
         except (RuntimeError, ValueError, OSError) as error:
             self._refuse_when_stopping()
             text = " ".join(str(error).split())
@@ -104,6 +108,7 @@ class VllmEngine:
         return ModelFacts(
             name=self._settings.public_model_name,
             max_model_len=self._client.model_config.max_model_len,
+            max_video_tokens=self._client.input_processor.mm_encoder_cache_size,
             supports_pruning=supports_pruning,
             reserved_texts=frozenset(reserved | set(tokenizer.all_special_tokens)),
             geometry=ProcessorGeometry(processor.info.get_hf_processor().video_processor),
@@ -112,11 +117,12 @@ class VllmEngine:
     async def stop(self) -> None:
         """Stop EngineCore and wait for it, also while it is loading."""
         self._stopping = True
-        if self._client is None:
-            # The thread in ``start`` waits for EngineCore; it returns once that is gone.
+        while self._connecting is not None and not self._connecting.done():
+            # Its thread waits for an EngineCore that may not exist yet; it returns when that ends.
             for child in multiprocessing.active_children():
                 if child.name.startswith("EngineCore"):
                     child.terminate()
+            await asyncio.wait({self._connecting}, timeout=0.1)
         client, self._client, self._chat, self._facts = self._client, None, None, None
         if client is not None:
             # Left running, it takes EngineCore's end for a crash and logs it as one.
@@ -131,12 +137,24 @@ class VllmEngine:
         try:
             await self._client.check_health()
             async with asyncio.timeout(HEALTH_TIMEOUT_SECONDS):
-                await self._client.is_paused()
+                await self._sign_of_life()
         except TimeoutError as error:
             raise EngineUnavailable("The engine does not respond.") from error
         except Exception as error:
             logger.debug("health check failed", exc_info=True)
             raise EngineUnavailable("The engine has stopped.") from error
+
+    async def _sign_of_life(self) -> None:
+        """Return when EngineCore has answered; raise as soon as it is known to be dead."""
+        client = self._client
+        answer = asyncio.ensure_future(client.is_paused())
+        try:
+            while not (await asyncio.wait({answer}, timeout=0.25))[0]:
+                if client.errored:
+                    raise client.dead_error
+            await answer
+        finally:
+            answer.cancel()
 
     def models(self) -> JsonObject:
         """Returns the body of ``GET /v1/models``."""
@@ -199,6 +217,10 @@ class VllmEngine:
         except Exception as error:
             logger.debug("vLLM refused a request", exc_info=True)
             raise raised_error(error) from error
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # vLLM makes an error response of a cancellation; it is not its to swallow.
+            raise asyncio.CancelledError
         if hasattr(response, "error"):
             raise reported_error(response.error.model_dump())
         return response

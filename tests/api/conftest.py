@@ -41,6 +41,7 @@ class Service:
     engine_client: object
     registry: CollectorRegistry
     failures: list[Exception]
+    pipeline: object
 
     def http(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.base_url, timeout=30)
@@ -96,7 +97,7 @@ def serve() -> Serve:
             while (await http.get("/health/ready")).status_code != 200:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         try:
-            yield Service(base_url, clients[0], registry, failures)
+            yield Service(base_url, clients[0], registry, failures, app.state.pipeline)
         finally:
             server.should_exit = True
             await serving

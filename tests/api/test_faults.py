@@ -154,6 +154,22 @@ async def test_a_video_that_can_not_fit_is_refused_before_it_is_decoded(serve, b
     assert service.sample("videochat_video_frames_count") == 0
 
 
+async def test_an_answer_that_outlasts_the_grace_period_ends_with_an_error(serve, body):
+    async with serve(words=(" a",) * 400, seconds_between=0.05) as service, service.http() as http:
+        waiting = asyncio.create_task(http.post(CHAT, json=body))
+        async with http.stream("POST", CHAT, json={**body, "stream": True}) as response:
+            lines = response.aiter_lines()
+            await anext(lines)
+            await service.settle(lambda: len(service.engine_client.running) == 2)
+            service.pipeline.expire()
+            received = [line async for line in lines if line]
+        whole = await waiting
+
+    assert json.loads(received[-1].removeprefix("data: "))["error"]["code"] == "engine_unavailable"
+    assert whole.status_code == 503
+    assert whole.json()["error"]["code"] == "engine_unavailable"
+
+
 async def test_ready_is_503_until_the_engine_answers_and_names_why(serve):
     async with serve() as service, service.http() as http:
         service.engine_client._dead = True

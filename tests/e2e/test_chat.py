@@ -4,8 +4,10 @@ import asyncio
 import functools
 import http.server
 import math
+import os
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import openai
@@ -260,6 +262,11 @@ def test_a_client_that_leaves_stops_the_engines_work(server, clip_url):
     while server.total(running) and time.monotonic() - started_at < 10:
         time.sleep(0.1)
 
+    def held_frames():
+        links = [*Path(f"/proc/{server.process.pid}/fd").iterdir()]
+        return sum("memfd:frames" in os.readlink(link) for link in links if link.is_symlink())
+
+    assert held_frames() == 0
     assert server.total(running) == 0
     assert server.total("videochat_requests_in_flight") == 0
     assert server.samples()['videochat_requests_total{outcome="cancelled"}'] >= 1

@@ -44,6 +44,7 @@ def model_facts(*, supports_pruning: bool = True) -> ModelFacts:
     return ModelFacts(
         name="tiny",
         max_model_len=4096,
+        max_video_tokens=4096,
         supports_pruning=supports_pruning,
         reserved_texts=RESERVED,
         geometry=Squares(),

@@ -239,7 +239,7 @@ RANGES: list[tuple[str, list[Any], list[Any]]] = [
     ("top_logprobs", [0, 20], [-1, 21]),
     ("logprobs", [True, False], [1, "true"]),
     ("stream", [True, False], [1, "true"]),
-    ("stop", ["a", [], ["a"] * 16], ["", 5, ["a"] * 17, ["x" * 65], [""], [5]]),
+    ("stop", ["a", [], ["a"] * 4], ["", 5, ["a"] * 5, ["x" * 65], [""], [5]]),
     ("stop_token_ids", [[], [0]], [[-1], ["1"], [1] * 65, 5]),
     (
         "logit_bias",
@@ -300,6 +300,9 @@ BAD_SCHEMAS = [
     {"type": "array", "minItems": 10**6},
     {"enum": ["x" * 17_000]},
     nested(40),
+    {"$ref": "#"},
+    {"anyOf": [{"type": "string"}, {"$ref": "#"}]},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
     {"const": 2**70},
     {"enum": [1e308]},
     {"type": "integer", "minimum": -(2**64)},
