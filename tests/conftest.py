@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# The same examples in every run, and none that fails because the machine is busy.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 SHARED_VIDEOS = Path(__file__).parents[2] / "shared" / "videos"
 
