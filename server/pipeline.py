@@ -181,7 +181,7 @@ class ChatPipeline:
             "frames_sampled": clip.num_frames,
             "width": clip.frames.shape[2],
             "height": clip.frames.shape[1],
-            "duration_seconds": round(clip.duration_seconds, 3),
+            "span_seconds": round(clip.duration_seconds, 3),
             "tokens_before": tokens.before,
             "tokens_after": tokens.after,
             "pruning_rate": video.pruning_rate,

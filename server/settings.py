@@ -80,7 +80,7 @@ class VideoSettings(_Group):
     allow_urls: bool = True
     """Whether http(s) URLs are fetched. data: URLs always work."""
     allow_private_addresses: bool = False
-    """Whether URLs may resolve to loopback, private or other special addresses (tests need it)."""
+    """Whether URLs may lead to loopback, private or special addresses and to any port."""
     fetch_timeout_seconds: float = Field(default=30.0, gt=0)
     """Total time to retrieve one URL, redirects included."""
     decode_timeout_seconds: float = Field(default=60.0, gt=0)
