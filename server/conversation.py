@@ -31,6 +31,8 @@ class VideoRequest:
     """Frames to sample."""
     pruning_rate: float
     """Fraction of the video's tokens to remove, in [0, 1)."""
+    pruning_method: str
+    """How the tokens to remove are chosen; counts only at a rate above 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class ChatPipeline:
         )
         run.watch.end("decode")
         run.videos = [
-            PreparedVideo(clip, video.pruning_rate)
+            PreparedVideo(clip, video.pruning_rate, video.pruning_method)
             for clip, video in zip(clips, videos, strict=True)
         ]
 
@@ -174,6 +174,7 @@ class ChatPipeline:
 
     def _video_report(self, run: _Run, index: int) -> JsonObject:
         video, clip = run.videos[index], run.videos[index].clip
+        supports_pruning = self._engine.facts.supports_pruning
         planned = self._video_tokens(video)
         # The rendered prompt is the truth about what the model was given.
         tokens = VideoTokens(before=planned.before, after=run.trace.video_tokens_after[index])
@@ -184,6 +185,7 @@ class ChatPipeline:
             "span_seconds": round(clip.duration_seconds, 3),
             "tokens_before": tokens.before,
             "tokens_after": tokens.after,
+            "pruning_method": video.pruning_method if supports_pruning else None,
             "pruning_rate": video.pruning_rate,
             "effective_pruning_rate": round(tokens.effective_rate, 4),
         }
@@ -195,6 +197,7 @@ class ChatPipeline:
             height=height,
             num_frames=video.clip.num_frames,
             pruning_rate=video.pruning_rate,
+            pruning_method=video.pruning_method,
         )
 
 
@@ -208,32 +211,38 @@ class _TokenBudget:
 
     def checker_of(self, index: int) -> PlanHook:
         """Returns the hook that the loader calls with the plan of video ``index``."""
+        video = self._videos[index]
 
         def check(facts: VideoFacts, plan: FramePlan) -> None:
             tokens = self._model.geometry.video_tokens(
                 width=plan.width,
                 height=plan.height,
                 num_frames=plan.num_frames,
-                pruning_rate=self._videos[index].pruning_rate,
-            )
-            self._planned_tokens[index] = tokens.after
+                pruning_rate=video.pruning_rate,
+                pruning_method=video.pruning_method,
+            ).after
+            self._planned_tokens[index] = tokens
             total = sum(self._planned_tokens.values())
-            if tokens.after > self._model.max_video_tokens:
-                raise ContextLengthExceeded(
-                    f"The video of {facts.duration_seconds:.1f} s, sampled at {plan.num_frames} "
-                    f"frames, has {tokens.after} video tokens; this server takes "
-                    f"{self._model.max_video_tokens} a video. Ask for fewer frames (fps, "
-                    "num_frames) or a higher video_pruning_rate.",
-                    param=self._videos[index].param,
+            # Some models put text between the video tokens, which only vLLM counts: what is
+            # refused here has too many without it.
+            if tokens > self._model.max_video_tokens:
+                excess = (
+                    f"has {tokens} video tokens; this server takes "
+                    f"{self._model.max_video_tokens} a video"
                 )
-            if total >= self._model.max_model_len:
-                raise ContextLengthExceeded(
-                    f"The video of {facts.duration_seconds:.1f} s, sampled at {plan.num_frames} "
-                    f"frames, brings the prompt to {total} video tokens; the model takes "
-                    f"{self._model.max_model_len} tokens in all. Ask for fewer frames (fps, "
-                    "num_frames) or a higher video_pruning_rate.",
-                    param=self._videos[index].param,
+            elif total >= self._model.max_model_len:
+                excess = (
+                    f"brings the prompt to {total} video tokens; the model takes "
+                    f"{self._model.max_model_len} tokens in all"
                 )
+            else:
+                return
+            raise ContextLengthExceeded(
+                f"The video of {facts.duration_seconds:.1f} s, sampled at {plan.num_frames} "
+                f"frames, {excess}. Ask for fewer frames (fps, num_frames) or a higher "
+                "video_pruning_rate.",
+                param=video.param,
+            )
 
         return check
 

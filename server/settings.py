@@ -100,10 +100,12 @@ class VideoSettings(_Group):
 
 
 class PruningSettings(_Group):
-    """Efficient Video Sampling: which share of a video's tokens is dropped before the model."""
+    """Which share of a video's tokens is dropped before the model, and by which method."""
 
     default_rate: PruningRate = 0.0
     """Rate for requests that do not give ``video_pruning_rate``. 0 removes nothing."""
+    default_method: Literal["evs", "vidcom2"] = "evs"
+    """Method for requests that do not give ``video_pruning_method``; one that the model has."""
     max_rate: PruningRate = 0.99
     """Highest rate a request may ask for. Above it: 400."""
 

@@ -4,6 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from server.evs.arithmetic import METHODS
+
 
 class ErrorDetail(BaseModel):
     """What went wrong."""
@@ -54,6 +56,7 @@ CHAT_REQUEST: dict[str, Any] = {
                         "minimum": 0,
                         "exclusiveMaximum": 1,
                     },
+                    "video_pruning_method": {"type": "string", "enum": list(METHODS)},
                 },
             },
             "example": {

@@ -41,7 +41,7 @@ REFUSED_FIELDS: Mapping[str, str] = {
     "logits_processors": _NONE,
     "logprob_token_ids": "Use logprobs and top_logprobs.",
     "media_io_kwargs": _OWN_SAMPLING,
-    "mm_processor_kwargs": _OWN_SAMPLING + " Use video_pruning_rate to prune.",
+    "mm_processor_kwargs": _OWN_SAMPLING + " Use video_pruning_rate and video_pruning_method.",
     "priority": _NONE,
     "prompt_logprobs": "Use logprobs for the answer's own.",
     "repetition_detection": _NONE,

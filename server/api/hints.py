@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from server.api.validation import wrong_type
+from server.api.validation import shown, wrong_type
 from server.conversation import SamplingWish
 from server.engine.base import ModelFacts
 from server.errors import InvalidRequest
+from server.evs.arithmetic import METHODS
 from server.settings import Settings
 
-HINT_FIELDS = ("fps", "num_frames", "video_pruning_rate")
+HINT_FIELDS = ("fps", "num_frames", "video_pruning_rate", "video_pruning_method")
 _MAX_FPS = 1e6
 """A typing error rather than a wish; wishes above the operator's limit are clamped later."""
 
@@ -25,12 +26,14 @@ class VideoHints:
 
     sampling: SamplingWish | None
     pruning_rate: float | None
+    pruning_method: str | None
 
     def over(self, other: "VideoHints") -> "VideoHints":
         """Returns these hints, with what they leave open taken from ``other``."""
         return VideoHints(
             sampling=other.sampling if self.sampling is None else self.sampling,
             pruning_rate=other.pruning_rate if self.pruning_rate is None else self.pruning_rate,
+            pruning_method=self.pruning_method or other.pruning_method,
         )
 
 
@@ -40,12 +43,13 @@ class HintReader:
     def __init__(self, settings: Settings, facts: ModelFacts) -> None:
         self._max_rate = settings.pruning.max_rate
         self._default_rate = settings.pruning.default_rate if facts.supports_pruning else 0.0
-        self._supports_pruning = facts.supports_pruning
+        self._default_method = settings.pruning.default_method
+        self._methods = facts.pruning_methods
 
     @property
     def defaults(self) -> VideoHints:
         """The hints of a client that gives none."""
-        return VideoHints(SamplingWish(), self._default_rate)
+        return VideoHints(SamplingWish(), self._default_rate, self._default_method)
 
     def read(self, places: Sequence[Place]) -> VideoHints:
         """Returns the hints of one level, which may lie in several places; the first one wins.
@@ -60,7 +64,11 @@ class HintReader:
                 param=_found("num_frames", places)[1],
             )
         asked = fps is not None or num_frames is not None
-        return VideoHints(SamplingWish(fps, num_frames) if asked else None, self._rate(places))
+        return VideoHints(
+            sampling=SamplingWish(fps, num_frames) if asked else None,
+            pruning_rate=self._rate(places),
+            pruning_method=self._method(places),
+        )
 
     def _rate(self, places: Sequence[Place]) -> float | None:
         rate, param = _found("video_pruning_rate", places)
@@ -83,7 +91,7 @@ class HintReader:
             raise InvalidRequest(
                 f"{param} is {rate}; this server takes at most {self._max_rate}.", param=param
             )
-        if rate > 0 and not self._supports_pruning:
+        if rate > 0 and not self._methods:
             raise InvalidRequest(
                 f"{param} is {rate}, but the served model can not prune videos. Leave it out, or "
                 "send 0.",
@@ -91,6 +99,31 @@ class HintReader:
                 code="pruning_unsupported",
             )
         return abs(float(rate))  # of -0.0 too
+
+    def _method(self, places: Sequence[Place]) -> str | None:
+        method, param = _found("video_pruning_method", places)
+        if method is None or param is None:
+            return None
+        accepted = " or ".join(self._methods or METHODS)
+        if not isinstance(method, str):
+            raise wrong_type(method, accepted, param)
+        if not self._methods:
+            raise InvalidRequest(
+                f"{param} is {shown(method)}, but the served model can not prune videos. Leave it "
+                "out.",
+                param=param,
+                code="pruning_unsupported",
+            )
+        if method not in METHODS:
+            raise InvalidRequest(f"{param} is {shown(method)}; it must be {accepted}.", param=param)
+        if method not in self._methods:
+            raise InvalidRequest(
+                f"{param} is {shown(method)}, which the served model does not have. Send "
+                f"{accepted}, or leave it out.",
+                param=param,
+                code="pruning_unsupported",
+            )
+        return method
 
 
 def _found(name: str, places: Sequence[Place]) -> tuple[Any, str | None]:

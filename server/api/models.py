@@ -43,6 +43,8 @@ def _video_abilities(settings: Settings, facts: ModelFacts) -> JsonObject:
     video, pruning = settings.video, settings.pruning
     return {
         "pruning": facts.supports_pruning,
+        "pruning_methods": list(facts.pruning_methods),
+        "default_pruning_method": pruning.default_method if facts.supports_pruning else None,
         "default_pruning_rate": pruning.default_rate if facts.supports_pruning else 0.0,
         "max_pruning_rate": pruning.max_rate if facts.supports_pruning else 0.0,
         "default_fps": video.default_fps,

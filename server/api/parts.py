@@ -9,6 +9,7 @@ from server.api.validation import as_list, as_object, as_string, check_keys, sho
 from server.conversation import SamplingWish, VideoRequest
 from server.engine.base import CLIP_URL_SCHEME, JsonObject
 from server.errors import InvalidRequest
+from server.evs.arithmetic import METHODS
 
 MAX_PARTS = 1024
 """Parts in one message."""
@@ -97,6 +98,7 @@ class PartReader:
                 param=url_param,
                 sampling=hints.sampling or SamplingWish(),
                 pruning_rate=hints.pruning_rate or 0.0,
+                pruning_method=hints.pruning_method or METHODS[0],
             )
         )
         return {

@@ -4,29 +4,17 @@
 server stops ``draining = True``.
 """
 
-from collections.abc import AsyncIterator
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from starlette.requests import Request
 from starlette.types import Scope
 
-from server.conversation import ChatRequest
-from server.engine.base import ChatEngine, JsonObject
+from server.engine.base import ChatEngine
 from server.metrics import Metrics, Outcome
+from server.pipeline import ChatPipeline
 from server.settings import Settings
-from server.timing import Stopwatch
 
 _OUTCOME = "videochat.outcome"
-
-
-class Pipeline(Protocol):
-    """What the API needs of ``server.pipeline.ChatPipeline``."""
-
-    async def complete(self, request: ChatRequest, watch: Stopwatch) -> JsonObject:
-        """Returns a ``chat.completion`` object. Cancelling it stops the work."""
-
-    def stream(self, request: ChatRequest, watch: Stopwatch) -> AsyncIterator[JsonObject]:
-        """Returns an async generator of ``chat.completion.chunk`` objects."""
 
 
 def settings_of(request: Request) -> Settings:
@@ -39,9 +27,9 @@ def engine_of(request: Request) -> ChatEngine:
     return cast(ChatEngine, request.app.state.engine)
 
 
-def pipeline_of(request: Request) -> Pipeline:
+def pipeline_of(request: Request) -> ChatPipeline:
     """Returns the pipeline of the application that serves ``request``."""
-    return cast(Pipeline, request.app.state.pipeline)
+    return cast(ChatPipeline, request.app.state.pipeline)
 
 
 def metrics_of(request: Request) -> Metrics:

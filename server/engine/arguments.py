@@ -9,15 +9,15 @@ from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 
 from server.errors import ConfigurationError
-from server.evs.arithmetic import ENABLED_AT_RATE_ZERO
-from server.evs.plugin import ARCHITECTURES
-from server.settings import Settings
+from server.evs.arithmetic import ENABLED_AT_RATE_ZERO, METHODS
+from server.evs.plugin import ARCHITECTURES, METHODS_OF_ARCHITECTURE
+from server.settings import PruningSettings, Settings
 
 _OWNED = {
     "model": "model",
     "served_model_name": "served_model_name",
     "video_pruning_rate": "pruning.default_rate",
-    "video_pruning_method": "pruning",
+    "video_pruning_method": "pruning.default_method",
 }
 """vLLM arguments that have a setting of ours."""
 _REFUSED = {
@@ -27,8 +27,8 @@ _REFUSED = {
 }
 
 
-def create_vllm_config(settings: Settings, model: str) -> tuple[VllmConfig, bool]:
-    """Returns vLLM's configuration for ``model``, and whether its videos can be pruned.
+def create_vllm_config(settings: Settings, model: str) -> tuple[VllmConfig, tuple[str, ...]]:
+    """Returns vLLM's configuration for ``model``, and the methods by which videos can be pruned.
 
     Raises:
         ConfigurationError: an engine argument is unknown, wrong, or does not fit the model.
@@ -43,17 +43,14 @@ def create_vllm_config(settings: Settings, model: str) -> tuple[VllmConfig, bool
     }
     try:
         architecture = AsyncEngineArgs(**arguments).create_model_config().architecture
-        supports_pruning = architecture in ARCHITECTURES
-        if supports_pruning:
+        methods = METHODS_OF_ARCHITECTURE.get(architecture, ())
+        _check_defaults(settings.pruning, architecture, methods)
+        if methods:
+            arguments["video_pruning_method"] = settings.pruning.default_method
             arguments["video_pruning_rate"] = max(
                 settings.pruning.default_rate, ENABLED_AT_RATE_ZERO
             )
-        elif settings.pruning.default_rate > 0:
-            raise ConfigurationError(
-                f"pruning.default_rate is {settings.pruning.default_rate}, but {architecture} has "
-                f"no video pruning; set it to 0, or serve one of: {', '.join(ARCHITECTURES)}"
-            )
-        return AsyncEngineArgs(**arguments).create_engine_config(), supports_pruning
+        return AsyncEngineArgs(**arguments).create_engine_config(), methods
     except ValidationError as error:
         raise ConfigurationError(f"engine: {_first_line(error)}") from error
     except (ValueError, TypeError, OSError, RuntimeError, NotImplementedError) as error:
@@ -72,6 +69,20 @@ def _check_names(engine: dict[str, Any]) -> None:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean engine.{near[0]}?" if near else ""
             raise ConfigurationError(f"engine.{name} is no argument of vLLM's engine{hint}")
+
+
+def _check_defaults(pruning: PruningSettings, architecture: str, methods: tuple[str, ...]) -> None:
+    if not methods and pruning.default_rate > 0:
+        raise ConfigurationError(
+            f"pruning.default_rate is {pruning.default_rate}, but {architecture} has no video "
+            f"pruning; set it to 0, or serve one of: {', '.join(ARCHITECTURES)}"
+        )
+    accepted = methods or METHODS[:1]
+    if pruning.default_method not in accepted:
+        raise ConfigurationError(
+            f"pruning.default_method is {pruning.default_method}, which {architecture} does not "
+            f"have; set it to {' or '.join(accepted)}"
+        )
 
 
 def _first_line(error: ValidationError) -> str:

@@ -14,11 +14,13 @@ CLIP_URL_SCHEME = "clip:"
 
 @dataclass(frozen=True, slots=True)
 class PreparedVideo:
-    """A decoded video and the share of its tokens to remove."""
+    """A decoded video, which share of its tokens to remove, and how."""
 
     clip: VideoClip
     pruning_rate: float
     """Fraction of the video's tokens asked to be removed, in [0, 1)."""
+    pruning_method: str
+    """One of ``ModelFacts.pruning_methods``, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,14 @@ class VideoGeometry(Protocol):
     def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
         """Returns (width, height) to which the model's own processor would resize a frame.
 
+        The processor leaves frames of that size as they are.
+
         Raises:
-            InvalidVideo: the aspect ratio is more extreme than the model can take.
+            InvalidVideo: the processor refuses such frames, such as for their aspect ratio.
         """
 
     def video_tokens(
-        self, *, width: int, height: int, num_frames: int, pruning_rate: float
+        self, *, width: int, height: int, num_frames: int, pruning_rate: float, pruning_method: str
     ) -> VideoTokens:
         """Returns the token counts of a clip whose frames have the model's size."""
 
@@ -66,12 +70,17 @@ class ModelFacts:
     """Tokens that prompt and answer may have together."""
     max_video_tokens: int
     """Tokens that one video may have after pruning; the engine's encoder cache holds no more."""
-    supports_pruning: bool
-    """Whether a pruning rate above 0 can be honoured."""
+    pruning_methods: tuple[str, ...]
+    """Methods by which its videos can be pruned; none if no rate above 0 can be honoured."""
     reserved_texts: frozenset[str]
     """Special tokens as text; user text that spells one would forge the prompt's structure."""
     geometry: VideoGeometry
     """Frame sizes and token counts."""
+
+    @property
+    def supports_pruning(self) -> bool:
+        """Whether a pruning rate above 0 can be honoured."""
+        return bool(self.pruning_methods)
 
 
 @dataclass(slots=True)

@@ -56,13 +56,17 @@ class WatchedRequest(ChatCompletionRequest):
 class WatchedServingChat(OpenAIServingChat):
     """OpenAIServingChat whose engine outputs pass by the request's ``Call``."""
 
+    video_token_id: int | None = None
+    """What a video token is in a prompt; None if all that stands for a video is video tokens."""
+
     async def render_chat_request(self, request: Any) -> Any:
         """Returns what upstream returns, after noting the video placeholders."""
         rendered = await super().render_chat_request(request)
         if not isinstance(rendered, ErrorResponse):
             (engine_input,) = rendered[1]
-            placeholders = (engine_input.get("mm_placeholders") or {}).get("video", ())
-            request.call.trace.video_tokens_after = tuple(place.length for place in placeholders)
+            request.call.trace.video_tokens_after = video_token_counts(
+                engine_input, self.video_token_id
+            )
         return rendered
 
     def chat_completion_stream_generator(
@@ -98,8 +102,23 @@ async def _watched(
             yield output
 
 
+def video_token_counts(engine_input: Any, video_token_id: int | None) -> tuple[int, ...]:
+    """Returns how many video tokens each video of a rendered prompt has.
+
+    What stands for a video may hold text too, such as a timestamp for each temporal grid.
+    """
+    placeholders = (engine_input.get("mm_placeholders") or {}).get("video", ())
+    if video_token_id is None:
+        return tuple(place.get_num_embeds() for place in placeholders)
+    token_ids = engine_input["prompt_token_ids"]
+    return tuple(
+        token_ids[place.offset : place.offset + place.length].count(video_token_id)
+        for place in placeholders
+    )
+
+
 def create_serving(
-    client: Any, *, model_name: str
+    client: Any, *, model_name: str, video_token_id: int | None
 ) -> tuple[WatchedServingChat, OpenAIServingModels]:
     """Returns vLLM's serving objects over an EngineClient, as its own server builds them."""
     models = OpenAIServingModels(
@@ -127,4 +146,5 @@ def create_serving(
         enable_prompt_tokens_details=True,
         enable_per_request_metrics=True,
     )
+    chat.video_token_id = video_token_id
     return chat, models

@@ -12,11 +12,11 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from server.engine import connector
 from server.engine.arguments import create_vllm_config
 from server.engine.base import EngineTrace, JsonObject, ModelFacts, PreparedVideo
-from server.engine.geometry import ProcessorGeometry
+from server.engine.geometry import geometry_of
 from server.engine.serving import Call, WatchedRequest, WatchedServingChat, create_serving
 from server.engine.translation import parsed_event, raised_error, reported_error
 from server.errors import ConfigurationError, EngineUnavailable, InternalFault, VideoChatError
-from server.evs.processing import RATE_KWARG
+from server.evs.processing import METHOD_KWARG, RATE_KWARG
 from server.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,14 @@ ClientFactory = Callable[[VllmConfig], Any]
 STOP_TIMEOUT_SECONDS = 20.0
 """AsyncLLM kills EngineCore at once when it is given no time."""
 HEALTH_TIMEOUT_SECONDS = 10.0
+
+
+def pruning_kwargs(videos: Sequence[PreparedVideo]) -> JsonObject:
+    """Returns the ``mm_processor_kwargs`` of a request: how each of its videos is pruned."""
+    return {
+        RATE_KWARG: [video.pruning_rate for video in videos],
+        METHOD_KWARG: [video.pruning_method for video in videos],
+    }
 
 
 class VllmEngine:
@@ -69,7 +77,7 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Load the model in a thread, so that health checks are answered meanwhile."""
-        config, supports_pruning = await asyncio.to_thread(
+        config, pruning_methods = await asyncio.to_thread(
             create_vllm_config, self._settings, self._model
         )
         self._refuse_when_stopping()
@@ -86,18 +94,24 @@ class VllmEngine:
             await self.stop()
         self._refuse_when_stopping()
         self._chat, models = create_serving(
-            self._client, model_name=self._settings.public_model_name
+            self._client,
+            model_name=self._settings.public_model_name,
+            video_token_id=getattr(self._hf_processor(), "video_token_id", None),
         )
         self._models = (await models.show_available_models()).model_dump(mode="json")
-        self._facts = self._gather_facts(supports_pruning)
+        self._facts = self._gather_facts(pruning_methods)
 
     def _refuse_when_stopping(self) -> None:
         if self._stopping:
             raise EngineUnavailable("The server is stopping.")
 
-    def _gather_facts(self, supports_pruning: bool) -> ModelFacts:
+    def _hf_processor(self) -> Any:
+        """Returns the model's processor as Hugging Face or vLLM has it, without vLLM's wrapping."""
+        return self._client.renderer.get_mm_processor().info.get_hf_processor()
+
+    def _gather_facts(self, pruning_methods: tuple[str, ...]) -> ModelFacts:
         processor = self._client.renderer.get_mm_processor()
-        if supports_pruning and not hasattr(processor, "_take_rates"):
+        if pruning_methods and not getattr(processor, "prunes_per_video", False):
             raise ConfigurationError(
                 "the EVS plugin is not in force in vLLM; install this package (make setup) and let "
                 "VLLM_PLUGINS, where it is set, include per_request_evs"
@@ -109,9 +123,9 @@ class VllmEngine:
             name=self._settings.public_model_name,
             max_model_len=self._client.model_config.max_model_len,
             max_video_tokens=self._client.input_processor.mm_encoder_cache_size,
-            supports_pruning=supports_pruning,
+            pruning_methods=pruning_methods,
             reserved_texts=frozenset(reserved | set(tokenizer.all_special_tokens)),
-            geometry=ProcessorGeometry(processor.info.get_hf_processor().video_processor),
+            geometry=geometry_of(self._hf_processor()),
         )
 
     async def stop(self) -> None:
@@ -207,7 +221,7 @@ class VllmEngine:
         if self._chat is None:
             raise EngineUnavailable("The model is still loading.")
         if videos and self.facts.supports_pruning:
-            body["mm_processor_kwargs"] = {RATE_KWARG: [video.pruning_rate for video in videos]}
+            body["mm_processor_kwargs"] = pruning_kwargs(videos)
         try:
             request = WatchedRequest.of(body, call)
             with connector.offering([video.clip for video in videos]):

@@ -1,11 +1,19 @@
-"""How many tokens EVS keeps. Pure: the processor half and the model half both rest on it.
+"""How many tokens pruning keeps. Pure: the processor half and the model half both rest on it.
 
 EVS (arXiv 2510.14624) keeps the whole first temporal grid of a video, and of the rest the tokens
-that differ most from the same place in the grid before.
+that differ most from the same place in the grid before. VidCom2 (arXiv 2505.14454) keeps tokens of
+every grid, more of those grids that stand out from the video.
 """
 
 import math
 import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+METHODS = ("evs", "vidcom2")
+"""Names of the pruning methods, as vLLM has them."""
 
 ENABLED_AT_RATE_ZERO = sys.float_info.epsilon / 4
 """Engine-wide rate that switches pruning on and removes nothing, since 1 - rate == 1.
@@ -27,33 +35,51 @@ def checked_rate(value: object) -> float:
     return float(value)
 
 
-def rates_per_video(value: object, *, num_videos: int, default: float) -> list[float]:
-    """Returns one rate for each video from a single rate, a list of rates, or None.
-
-    A list gives each video its own rate, in order; None, alone or in a list, means ``default``.
+def checked_method(value: object, *, supported: Sequence[str] = METHODS) -> str:
+    """Returns ``value`` as the name of a pruning method that the model has.
 
     Raises:
-        ValueError: a rate is out of range, or the list has another length than there are videos.
+        ValueError: it is not one of ``supported``; the message names the field.
+    """
+    if not isinstance(value, str) or value not in supported:
+        names = ", ".join(map(repr, supported))
+        raise ValueError(f"video_pruning_method must be one of {names} here, got {value!r}")
+    return value
+
+
+def per_video(
+    value: object, *, field: str, num_videos: int, default: T, check: Callable[[object], T]
+) -> list[T]:
+    """Returns one checked value for each video from a single value, a list of them, or None.
+
+    A list gives each video its own, in order; None, alone or in a list, means ``default``.
+
+    Raises:
+        ValueError: ``check`` raised it, or the list has another length than there are videos.
     """
     if value is None:
         return [default] * num_videos
     if not isinstance(value, list | tuple):
-        return [checked_rate(value)] * num_videos
+        return [check(value)] * num_videos
     if len(value) != num_videos:
         raise ValueError(
-            f"video_pruning_rate lists {len(value)} rates for {num_videos} videos; "
-            "give one number, or one for each video"
+            f"{field} lists {len(value)} values for {num_videos} videos; "
+            "give a single one, or one for each video"
         )
-    return [default if rate is None else checked_rate(rate) for rate in value]
+    return [default if item is None else check(item) for item in value]
 
 
-def retained_tokens(*, tokens_per_grid: int, num_grids: int, rate: float) -> int:
+def retained_tokens(
+    *, tokens_per_grid: int, num_grids: int, rate: float, method: str = "evs"
+) -> int:
     """Returns how many of a video's tokens survive pruning at ``rate``.
 
-    Never fewer than one whole temporal grid, so a clip of T grids can lose at most 1 - 1/T. The
-    rounding is that of vLLM's ``compute_retained_tokens_count``, so that counts agree with an
-    engine that prunes every video at the same rate.
+    EVS never keeps fewer than one whole temporal grid, so a clip of T grids can lose at most
+    1 - 1/T; VidCom2 never fewer than one token of each grid. The rounding is that of vLLM's
+    ``compute_retained_tokens_count``, so that counts agree with an engine that prunes every video
+    at the same rate.
     """
     if tokens_per_grid < 1 or num_grids < 1:
         raise ValueError(f"{num_grids} grids of {tokens_per_grid} tokens is not a video")
-    return max(tokens_per_grid, int(tokens_per_grid * num_grids * (1 - rate)))
+    fewest = {"evs": tokens_per_grid, "vidcom2": num_grids}[method]
+    return max(fewest, int(tokens_per_grid * num_grids * (1 - rate)))

@@ -5,8 +5,19 @@ by the call through; hence the imports inside the function.
 """
 
 SUPPORTED_VLLM = ("0.32.0",)
-ARCHITECTURES = ("Qwen2_5_VLForConditionalGeneration",)
-"""Model architectures, by their Hugging Face names, whose videos are pruned at their own rate."""
+ARCHITECTURES = {
+    "Qwen2_5_VLForConditionalGeneration": "server.evs.qwen2_5_vl",
+    "Qwen3VLForConditionalGeneration": "server.evs.qwen3_vl",
+    "Qwen3VLMoeForConditionalGeneration": "server.evs.qwen3_vl",
+    "Qwen3_5ForConditionalGeneration": "server.evs.qwen3_5",
+    "Qwen3_5MoeForConditionalGeneration": "server.evs.qwen3_5",
+    "NemotronH_Nano_VL_V2": "server.evs.nemotron_vl",
+}
+"""Modules of the model classes whose videos are pruned at their own rate, by architecture."""
+METHODS_OF_ARCHITECTURE = {
+    name: ("evs", "vidcom2") if name.startswith("Qwen3") else ("evs",) for name in ARCHITECTURES
+}
+"""Pruning methods that vLLM 0.32.0's class of that name has."""
 
 
 def register() -> None:
@@ -25,8 +36,8 @@ def register() -> None:
             f"server.evs was written for vLLM {', '.join(SUPPORTED_VLLM)} and found {installed}; "
             "install that version, or check the overrides in server/evs and extend SUPPORTED_VLLM"
         )
-    for architecture in ARCHITECTURES:
-        ModelRegistry.register_model(architecture, f"server.evs.models:{architecture}")
+    for architecture, module in ARCHITECTURES.items():
+        ModelRegistry.register_model(architecture, f"{module}:{architecture}")
     if current_platform.is_cpu():
         from server.evs.runner import enable_pruning_on_cpu
 

@@ -1,120 +1,238 @@
-"""Processor half: each video's rate becomes its number of placeholders and part of its identity.
+"""Processor half: each video's rate and method become its placeholder and part of its identity.
 
-The rate arrives in ``mm_processor_kwargs`` as ``video_pruning_rate``: one number, or a list with
-one entry for each video. Here it is taken out before the HF processor sees it, folded into each
-video's hash (so that encoder, processor and prefix cache never mix rates), and turned into the
-number of tokens to retain, which travels to the model as a field of the video.
+They arrive in ``mm_processor_kwargs`` as ``video_pruning_rate`` and ``video_pruning_method``: one
+value, or a list with one entry for each video. Here they are taken out before the HF processor sees
+them, folded into each video's hash (so that encoder, processor and prefix cache never mix them),
+and turned into the number of tokens to retain, which travels to the model as a field of the video.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.processing.inputs import ProcessorInputs
-from vllm.multimodal.processing.processor import BaseMultiModalProcessor
+from vllm.multimodal.processing.processor import BaseMultiModalProcessor, PromptUpdateDetails
 
-from server.evs.arithmetic import rates_per_video, retained_tokens
+from server.evs.arithmetic import checked_method, checked_rate, per_video, retained_tokens
+from server.evs.contract import PROCESSOR_METHODS, require_upstream_of
+from server.evs.plan import MAX_FINGERPRINT, PruningChoice, PruningPlan
+from server.evs.walks import Skeleton
 
 RATE_KWARG = "video_pruning_rate"
-"""Key in ``mm_processor_kwargs``."""
-RETAINED_FIELD = "num_retained_video_tokens"
-"""Field of each video item, int64, shape ()."""
+METHOD_KWARG = "video_pruning_method"
+"""Keys in ``mm_processor_kwargs``."""
+PLAN_FIELD = "video_pruning_plan"
+"""Field of each video item: a PruningPlan as a tensor."""
+SKELETON_FIELD = "video_skeleton_ids"
+"""Field of each video item whose grids have text between them: token ids of its Skeleton."""
+
+_IDENTITY_KWARG = "video_pruning_identity"
+"""Where the two above are kept, resolved, while one prompt is processed."""
 
 
-def prunes_per_video(
-    processor: type[BaseMultiModalProcessor[Any]],
-) -> type[BaseMultiModalProcessor[Any]]:
-    """Returns a subclass of a Qwen-VL style processor in which every video has its own rate."""
-    return type(f"PerVideoPruning{processor.__name__}", (_PerVideoPruning, processor), {})
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """One prompt's media, hashed, and what was asked for its videos."""
 
+    hashes: dict[str, list[str]]
+    choices: list[PruningChoice]
+    fingerprints: list[int]
 
-class _PerVideoPruning(BaseMultiModalProcessor[Any]):
-    """Overrides of vLLM 0.32.0's BaseMultiModalProcessor; each calls upstream without the rate."""
-
-    def _take_rates(
-        self, kwargs: Mapping[str, object], num_videos: int
-    ) -> tuple[dict[str, object], list[float]]:
-        others = dict(kwargs)
-        default = self.info.ctx.get_mm_config().video_pruning_rate or 0.0
-        rates = rates_per_video(
-            others.pop(RATE_KWARG, None), num_videos=num_videos, default=default
+    def of_missing(self, is_cached: Sequence[bool]) -> "_Identity":
+        """Returns the part that belongs to the videos that are not cached."""
+        missing = [i for i, cached in enumerate(is_cached) if not cached]
+        return _Identity(
+            hashes=self.hashes,
+            choices=[self.choices[i] for i in missing],
+            fingerprints=[self.fingerprints[i] for i in missing],
         )
-        return others, rates
+
+
+class PerVideoPruning(BaseMultiModalProcessor[Any]):
+    """Overrides of vLLM 0.32.0's BaseMultiModalProcessor; each calls upstream without our keys.
+
+    To be mixed into a model's processor, which says how its videos are made of grids.
+    """
+
+    prunes_per_video: ClassVar[bool] = True
+    pruning_methods: ClassVar[tuple[str, ...]] = ("evs",)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        require_upstream_of(cls, PerVideoPruning, PROCESSOR_METHODS)
+
+    def _grid_sizes(self, processed: Mapping[str, Any]) -> list[tuple[int, int]]:
+        """Returns temporal grids and tokens per grid of each processed video."""
+        raise NotImplementedError
+
+    def _skeleton_ids(self, processed: Mapping[str, Any]) -> list[list[int]] | None:
+        """Returns each video's text with one video token per grid; None for a family without."""
+        return None
+
+    def _video_token_id(self) -> int:
+        return int(self.info.get_hf_config().video_token_id)
+
+    def _cached_apply_hf_processor(self, inputs: ProcessorInputs, timing_ctx: Any) -> Any:
+        # Everything below gets the resolved choices; a wrong one is refused here, once.
+        kwargs = dict(inputs.hf_processor_mm_kwargs)
+        num_videos = inputs.mm_data_items.get_all_counts().get("video", 0)
+        choices = self._take_choices(kwargs, num_videos)
+        unpruned = dataclasses.replace(inputs, hf_processor_mm_kwargs=kwargs)
+        if self._is_enabled():
+            kwargs[_IDENTITY_KWARG] = self._identify(unpruned, choices)
+        return super()._cached_apply_hf_processor(unpruned, timing_ctx)
+
+    def _is_enabled(self) -> bool:
+        return bool(self.info.ctx.get_mm_config().is_multimodal_pruning_enabled())
+
+    def _take_choices(self, kwargs: dict[str, Any], num_videos: int) -> list[PruningChoice]:
+        config = self.info.ctx.get_mm_config()
+        for key in (RATE_KWARG, METHOD_KWARG):
+            if key in (config.mm_processor_kwargs or {}):
+                raise ValueError(f"{key} is an argument of the engine; not in mm_processor_kwargs")
+        rates = per_video(
+            kwargs.pop(RATE_KWARG, None),
+            field=RATE_KWARG,
+            num_videos=num_videos,
+            default=config.video_pruning_rate or 0.0,
+            check=checked_rate,
+        )
+        methods = per_video(
+            kwargs.pop(METHOD_KWARG, None),
+            field=METHOD_KWARG,
+            num_videos=num_videos,
+            default=config.video_pruning_method,
+            check=partial(checked_method, supported=self.pruning_methods),
+        )
+        if any(rates) and not self._is_enabled():
+            raise ValueError(
+                "video_pruning_rate above 0 needs an engine started with a video_pruning_rate "
+                "above 0; a very small one, such as 1e-17, prunes nothing by itself"
+            )
+        return [PruningChoice(*choice) for choice in zip(rates, methods, strict=True)]
+
+    def _identify(self, inputs: ProcessorInputs, choices: list[PruningChoice]) -> _Identity:
+        # Upstream folds all kwargs into the hash of every item, images included.
+        hashes = dict(super()._get_mm_hashes(inputs))
+        algorithm = self.info.ctx.get_mm_config().mm_hasher_algorithm
+        if choices:
+            hashes["video"] = [
+                MultiModalHasher.hash_kwargs(
+                    algorithm, video=video_hash, rate=choice.rate, method=choice.method
+                )
+                for video_hash, choice in zip(hashes["video"], choices, strict=True)
+            ]
+        videos = hashes.get("video", [])
+        fingerprints = [1 + int(video[:16], 16) % MAX_FINGERPRINT for video in videos]
+        if len(set(fingerprints)) < len(set(videos)):
+            raise ValueError("two videos of this prompt can not be told apart; change one's rate")
+        return _Identity(hashes=hashes, choices=choices, fingerprints=fingerprints)
 
     def _get_mm_hashes(self, inputs: ProcessorInputs) -> Any:
-        # Upstream folds all kwargs into the hash of every item, images included.
-        num_videos = inputs.mm_data_items.get_all_counts().get("video", 0)
-        others, rates = self._take_rates(inputs.hf_processor_mm_kwargs, num_videos)
-        unpruned = dataclasses.replace(inputs, hf_processor_mm_kwargs=others)
-        hashes = dict(super()._get_mm_hashes(unpruned))
-        if num_videos:
-            algorithm = self.info.ctx.get_mm_config().mm_hasher_algorithm
-            hashes["video"] = [
-                MultiModalHasher.hash_kwargs(algorithm, video=video_hash, rate=rate)
-                for video_hash, rate in zip(hashes["video"], rates, strict=True)
-            ]
-        return hashes
+        identity = inputs.hf_processor_mm_kwargs.get(_IDENTITY_KWARG)
+        if isinstance(identity, _Identity):
+            return identity.hashes
+        return super()._get_mm_hashes(inputs)
 
     def _get_cache_missing_processor_kwargs(
         self, inputs: ProcessorInputs, mm_is_cached: Any
     ) -> Mapping[str, object]:
-        # A list of rates must match the videos that are left to process.
-        is_cached = mm_is_cached.get("video", [])
-        others, rates = self._take_rates(inputs.hf_processor_mm_kwargs, len(is_cached))
-        unpruned = dataclasses.replace(inputs, hf_processor_mm_kwargs=others)
-        missing = dict(super()._get_cache_missing_processor_kwargs(unpruned, mm_is_cached))
-        missing[RATE_KWARG] = [
-            rate for rate, cached in zip(rates, is_cached, strict=True) if not cached
-        ]
+        kwargs, identity = _split(inputs.hf_processor_mm_kwargs)
+        others = dataclasses.replace(inputs, hf_processor_mm_kwargs=kwargs)
+        missing = dict(super()._get_cache_missing_processor_kwargs(others, mm_is_cached))
+        if identity is not None:
+            missing[_IDENTITY_KWARG] = identity.of_missing(mm_is_cached.get("video", []))
         return missing
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, object]) -> Any:
-        num_videos = mm_items.get_all_counts().get("video", 0)
-        others, rates = self._take_rates(hf_kwargs, num_videos)
-        processed = super()._apply_hf_processor_main(mm_items, others)
-        if num_videos:
-            merge_size = self.info.get_hf_config().vision_config.spatial_merge_size
-            counts = [
-                retained_tokens(
-                    tokens_per_grid=(height // merge_size) * (width // merge_size),
-                    num_grids=num_grids,
-                    rate=rate,
-                )
-                for (num_grids, height, width), rate in zip(
-                    processed["video_grid_thw"].tolist(), rates, strict=True
-                )
-            ]
-            processed[RETAINED_FIELD] = torch.tensor(counts, dtype=torch.int64)
+        kwargs, identity = _split(hf_kwargs)
+        processed = super()._apply_hf_processor_main(mm_items, kwargs)
+        if identity is not None and identity.choices:
+            processed[PLAN_FIELD] = torch.stack(
+                [plan.to_tensor() for plan in self._plans(processed, identity)]
+            )
+            skeletons = self._skeleton_ids(processed)
+            if skeletons is not None:
+                processed[SKELETON_FIELD] = [torch.tensor(ids) for ids in skeletons]
         return processed
+
+    def _plans(self, processed: Mapping[str, Any], identity: _Identity) -> Iterable[PruningPlan]:
+        for (num_grids, tokens_per_grid), choice, fingerprint in zip(
+            self._grid_sizes(processed), identity.choices, identity.fingerprints, strict=True
+        ):
+            yield PruningPlan(
+                choice=choice,
+                num_video_tokens=num_grids * tokens_per_grid,
+                num_retained=retained_tokens(
+                    tokens_per_grid=tokens_per_grid,
+                    num_grids=num_grids,
+                    rate=choice.rate,
+                    method=choice.method,
+                ),
+                fingerprint=fingerprint,
+            )
 
     def _get_mm_fields_config(
         self, hf_inputs: Any, hf_processor_mm_kwargs: Mapping[str, object]
     ) -> Mapping[str, MultiModalFieldConfig]:
-        others = {k: v for k, v in hf_processor_mm_kwargs.items() if k != RATE_KWARG}
-        return {
-            **super()._get_mm_fields_config(hf_inputs, others),
-            RETAINED_FIELD: MultiModalFieldConfig.batched("video", keep_on_cpu=True),
-        }
+        kwargs, identity = _split(hf_processor_mm_kwargs)
+        fields = dict(super()._get_mm_fields_config(hf_inputs, kwargs))
+        if identity is not None:
+            for name in (PLAN_FIELD, SKELETON_FIELD):
+                fields[name] = MultiModalFieldConfig.batched("video", keep_on_cpu=True)
+        return fields
 
     def _get_prompt_updates(
-        self,
-        mm_items: Any,
-        hf_processor_mm_kwargs: Mapping[str, object],
-        out_mm_kwargs: Any,
+        self, mm_items: Any, hf_processor_mm_kwargs: Mapping[str, object], out_mm_kwargs: Any
     ) -> Sequence[Any]:
-        others = {k: v for k, v in hf_processor_mm_kwargs.items() if k != RATE_KWARG}
-        updates = super()._get_prompt_updates(mm_items, others, out_mm_kwargs)
+        kwargs, identity = _split(hf_processor_mm_kwargs)
+        updates = super()._get_prompt_updates(mm_items, kwargs, out_mm_kwargs)
+        if identity is None:
+            return updates
         return [
-            dataclasses.replace(update, replacement=partial(self._video_placeholder, out_mm_kwargs))
+            dataclasses.replace(update, replacement=partial(self._placeholder, out_mm_kwargs))
             if update.modality == "video"
             else update
             for update in updates
         ]
 
-    def _video_placeholder(self, out_mm_kwargs: Any, item_idx: int) -> list[int]:
-        count = int(out_mm_kwargs["video"][item_idx][RETAINED_FIELD].data)
-        return [self.info.get_hf_config().video_token_id] * count
+    def _placeholder(self, out_mm_kwargs: Any, item_idx: int) -> PromptUpdateDetails:
+        item = out_mm_kwargs["video"][item_idx]
+        plan = PruningPlan.from_tensor(item[PLAN_FIELD].data)
+        video_token_id = self._video_token_id()
+        if SKELETON_FIELD not in item:
+            return PromptUpdateDetails.from_seq([video_token_id] * plan.num_retained)
+        token_ids = item[SKELETON_FIELD].data.numpy()
+        skeleton = Skeleton.of(token_ids, video_token_id=video_token_id)
+        num_grids = int(np.count_nonzero(skeleton.is_grid))
+        ids = skeleton.placeholder(
+            tokens_per_grid=plan.num_video_tokens // num_grids, num_retained=plan.num_retained
+        )
+        if plan.prunes:
+            return PromptUpdateDetails.from_seq(ids)
+        return self._whole_placeholder(ids)
+
+    def _whole_placeholder(self, token_ids: list[int]) -> PromptUpdateDetails:
+        """Returns the placeholder of a video of which nothing is removed."""
+        return PromptUpdateDetails.select_token_id(token_ids, self._video_token_id())
+
+
+def _split(kwargs: Mapping[str, object]) -> tuple[dict[str, object], _Identity | None]:
+    others = dict(kwargs)
+    identity = others.pop(_IDENTITY_KWARG, None)
+    return others, identity if isinstance(identity, _Identity) else None
+
+
+def merged_grid_sizes(processed: Mapping[str, Any], info: Any) -> list[tuple[int, int]]:
+    """Returns temporal grids and tokens per grid of videos that have a ``video_grid_thw``."""
+    merge_size = info.get_hf_config().vision_config.spatial_merge_size
+    return [
+        (num_grids, (height // merge_size) * (width // merge_size))
+        for num_grids, height, width in processed["video_grid_thw"].tolist()
+    ]

@@ -1,21 +1,23 @@
-"""The CPU runner's missing switch.
-
-vLLM 0.32.0's ``CPUModelRunner.load_model`` replaces ``GPUModelRunner.load_model`` and leaves
-``is_multimodal_pruning_enabled`` at False, so the position channels are never stripped and the
-engine dies on the first pruned video.
-"""
+"""What vLLM 0.32.0's runners lack for pruning, supplied by wrapping one method of each."""
 
 import functools
 from typing import Any
 
+_MARK = "supplied_by_evs"
+
 
 def enable_pruning_on_cpu() -> None:
-    """Make the CPU runner decide, after loading a model, whether its embeddings are pruned."""
+    """Make the CPU runner decide, after loading a model, whether its embeddings are pruned.
+
+    ``CPUModelRunner.load_model`` replaces ``GPUModelRunner.load_model`` and leaves
+    ``is_multimodal_pruning_enabled`` at False, so the position channels are never stripped and the
+    engine dies on the first pruned video.
+    """
     from vllm.model_executor.models.interfaces import supports_multimodal_pruning
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
     upstream = CPUModelRunner.load_model
-    if getattr(upstream, "enables_pruning", False):
+    if hasattr(upstream, _MARK):
         return
 
     @functools.wraps(upstream)
@@ -28,5 +30,27 @@ def enable_pruning_on_cpu() -> None:
             and supports_multimodal_pruning(self.get_model())
         )
 
-    load_model.enables_pruning = True  # type: ignore[attr-defined]  # marks it for the next call
+    setattr(load_model, _MARK, True)
     CPUModelRunner.load_model = load_model
+
+
+def keep_delta_in_rope_state() -> None:
+    """Let Model Runner V2 keep the delta that a request was laid out with.
+
+    ``RopeState.update_prefill_positions`` takes the delta as a host integer, which a model could
+    only know by waiting for the device. Ours is final from the start, so it passes None.
+    """
+    from vllm.v1.worker.gpu.mm.rope import RopeState
+
+    upstream = RopeState.update_prefill_positions
+    if hasattr(upstream, _MARK):
+        return
+
+    @functools.wraps(upstream)
+    def update_prefill_positions(self: Any, req_idx: int, positions: Any, delta: Any) -> None:
+        if delta is None:
+            delta = self.prefill_delta.np[req_idx]
+        upstream(self, req_idx, positions, delta)
+
+    setattr(update_prefill_positions, _MARK, True)
+    RopeState.update_prefill_positions = update_prefill_positions

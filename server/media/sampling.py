@@ -45,11 +45,13 @@ def plan_frames(
         temporal_patch_size=temporal_patch_size,
     )
     if count == facts.num_frames:
-        return Sampling(tuple(range(count)), facts.duration_seconds)
+        indices = tuple(range(count))
+        return Sampling(_whole_step(indices, temporal_patch_size), facts.duration_seconds)
     rate_holds = wish.num_frames is None and count == asked
     spacing = 1 / rate if rate_holds else facts.duration_seconds / count
     targets = (index * spacing for index in range(count))
-    return Sampling(_frames_on_screen(facts, targets), count * spacing)
+    indices = _frames_on_screen(facts, targets)
+    return Sampling(_whole_step(indices, temporal_patch_size), count * spacing)
 
 
 def frame_count(
@@ -59,7 +61,7 @@ def frame_count(
 
     The caps win over the wish, and the number that exist over everything. The count is rounded up
     to a multiple of ``temporal_patch_size``, or down where a cap forbids it; only when all frames
-    are taken may it stay uneven.
+    are taken, or the cap is below one step, may it stay uneven.
     """
     most = min(max_frames, available)
     count = min(max(asked, min_frames), most)
@@ -70,6 +72,14 @@ def frame_count(
         return rounded_up
     rounded_down = count // temporal_patch_size * temporal_patch_size
     return rounded_down or count
+
+
+def _whole_step(indices: tuple[int, ...], temporal_patch_size: int) -> tuple[int, ...]:
+    """Returns the indices, the last one held where they are too few for one step in time.
+
+    Models do the same with an uneven end, but some processors refuse less than one step.
+    """
+    return indices + indices[-1:] * (temporal_patch_size - len(indices))
 
 
 def _frames_per_second(wish: SamplingWish, settings: VideoSettings) -> float:

@@ -1,54 +1,28 @@
 """Every vLLM name that this project overrides or leans on, so that a new vLLM is a small diff."""
 
+import importlib
 import inspect
 
 import pytest
 import vllm
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
-from vllm.model_executor.models import qwen2_5_vl
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector
-from vllm.multimodal.processing.processor import BaseMultiModalProcessor
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import RequestStateStats
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.gpu.mm.rope import RopeState
+from vllm.v1.worker.gpu.model_states.mm_pruning import MultiModalPruner
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from server.engine import connector
 from server.engine.environment import CONNECTOR_NAME
-from server.evs import models
-from server.evs.plugin import ARCHITECTURES, SUPPORTED_VLLM
+from server.evs import contract
+from server.evs.plugin import ARCHITECTURES, METHODS_OF_ARCHITECTURE, SUPPORTED_VLLM
 
 OVERRIDDEN = [
-    (BaseMultiModalProcessor, "_get_mm_hashes", ["self", "inputs"]),
-    (
-        BaseMultiModalProcessor,
-        "_get_cache_missing_processor_kwargs",
-        ["self", "inputs", "mm_is_cached"],
-    ),
-    (BaseMultiModalProcessor, "_apply_hf_processor_main", ["self", "mm_items", "hf_kwargs"]),
-    (
-        BaseMultiModalProcessor,
-        "_get_mm_fields_config",
-        ["self", "hf_inputs", "hf_processor_mm_kwargs"],
-    ),
-    (
-        BaseMultiModalProcessor,
-        "_get_prompt_updates",
-        ["self", "mm_items", "hf_processor_mm_kwargs", "out_mm_kwargs"],
-    ),
-    (qwen2_5_vl.Qwen2_5_VLForConditionalGeneration, "embed_multimodal", ["self", "kwargs"]),
-    (
-        qwen2_5_vl.Qwen2_5_VLForConditionalGeneration,
-        "get_mrope_input_positions",
-        ["self", "input_tokens", "mm_features"],
-    ),
-    (
-        qwen2_5_vl.Qwen2_5_VLForConditionalGeneration,
-        "recompute_mrope_positions",
-        ["self", "input_ids", "multimodal_embeddings", "mrope_positions", "num_computed_tokens"],
-    ),
     (CPUModelRunner, "load_model", ["self", "load_dummy_weights"]),
+    (RopeState, "update_prefill_positions", ["self", "req_idx", "positions", "delta"]),
     (OpenAIServingChat, "render_chat_request", ["self", "request"]),
     (MediaConnector, "fetch_video", ["self", "video_url", "image_mode", "video_processor"]),
     (MediaConnector, "load_from_url", ["self", "url", "media_io", "fetch_timeout"]),
@@ -64,24 +38,38 @@ def test_the_plugin_is_for_the_installed_vllm():
     assert vllm.__version__.split("+")[0] in SUPPORTED_VLLM
 
 
-def test_the_plugin_offers_a_class_for_each_architecture():
-    for architecture in ARCHITECTURES:
-        ours = getattr(models, architecture)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_plugin_offers_a_class_for_each_architecture(architecture):
+    """Importing it checks the methods listed in server.evs.contract."""
+    ours = getattr(importlib.import_module(ARCHITECTURES[architecture]), architecture)
 
-        assert ours.supports_multimodal_pruning
+    assert ours.supports_multimodal_pruning
+    assert METHODS_OF_ARCHITECTURE[architecture] == ours.supported_video_pruning_methods
+    assert architecture in [base.__name__ for base in ours.__mro__[1:]]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "_parse_and_validate_multimodal_inputs",
-        "_process_image_input",
-        "_process_video_input",
-        "iter_mm_grid_thw",
-    ],
-)
-def test_the_model_still_has_what_the_overrides_call(name):
-    assert callable(getattr(qwen2_5_vl.Qwen2_5_VLForConditionalGeneration, name))
+def test_a_method_that_upstream_lost_or_changed_is_named():
+    class Upstream:
+        def embed_multimodal(self, pixels):
+            """Takes something else."""
+
+    with pytest.raises(RuntimeError, match=r"Upstream\.embed_multimodal takes \(pixels\)"):
+        contract.require(Upstream, {"embed_multimodal": ["kwargs"]})
+    with pytest.raises(RuntimeError, match=r"Upstream\.get_language_model.* is missing"):
+        contract.require(Upstream, {"get_language_model": []})
+
+
+def test_the_pruner_of_model_runner_v2_still_strips_and_recomputes():
+    parameters = {
+        name: list(inspect.signature(getattr(MultiModalPruner, name)).parameters)
+        for name in ("strip", "recompute")
+    }
+
+    assert parameters == {
+        "strip": ["self", "mm_embeds"],
+        "recompute": ["self", "mm_embeds", "input_batch", "req_states"],
+    }
+    assert "inputs_embeds_size" in inspect.getsource(MultiModalPruner.strip)
 
 
 def test_the_cpu_runner_still_lacks_the_switch_that_the_plugin_adds():

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from server.errors import ConfigurationError
+from server.evs.arithmetic import METHODS
 from server.reference import setting_rows, settings_as_markdown, settings_as_yaml
 from server.settings import PruningSettings, Settings, VideoSettings, load_settings
 
@@ -225,6 +226,10 @@ def test_video_bounds_must_not_cross() -> None:
 
 def test_the_default_rate_may_equal_the_highest() -> None:
     assert PruningSettings(default_rate=0.5, max_rate=0.5).default_rate == 0.5
+
+
+def test_every_pruning_method_may_be_the_default() -> None:
+    assert get_args(PruningSettings.model_fields["default_method"].annotation) == METHODS
 
 
 def test_the_served_name_defaults_to_the_model() -> None:

@@ -19,6 +19,7 @@ from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
 from server.api.protocol import FirstByteProtocol
 from server.conversation import ChatRequest
 from server.engine.base import ModelFacts, VideoTokens
+from server.evs.arithmetic import METHODS
 from server.metrics import Metrics
 from server.settings import HttpSettings, Settings
 from server.timing import Stopwatch
@@ -35,17 +36,17 @@ class Squares:
         return width, height
 
     def video_tokens(
-        self, *, width: int, height: int, num_frames: int, pruning_rate: float
+        self, *, width: int, height: int, num_frames: int, pruning_rate: float, pruning_method: str
     ) -> VideoTokens:
         return VideoTokens(num_frames, max(1, int(num_frames * (1 - pruning_rate))))
 
 
-def model_facts(*, supports_pruning: bool = True) -> ModelFacts:
+def model_facts(*, pruning_methods: tuple[str, ...] = METHODS) -> ModelFacts:
     return ModelFacts(
         name="tiny",
         max_model_len=4096,
         max_video_tokens=4096,
-        supports_pruning=supports_pruning,
+        pruning_methods=pruning_methods,
         reserved_texts=RESERVED,
         geometry=Squares(),
     )

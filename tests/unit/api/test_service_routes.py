@@ -27,14 +27,17 @@ async def test_models_tell_what_can_be_asked(pipeline: StubPipeline) -> None:
     assert one["video"]["max_frames"] == 32
     assert one["video"]["max_videos"] == 2
     assert one["video"]["max_pruning_rate"] == 0.9
+    assert one["video"]["pruning_methods"] == ["evs", "vidcom2"]
+    assert one["video"]["default_pruning_method"] == "evs"
 
 
 @pytest.mark.anyio
 async def test_model_that_can_not_prune_says_so(pipeline: StubPipeline) -> None:
-    engine = StubEngine(facts=model_facts(supports_pruning=False))
+    engine = StubEngine(facts=model_facts(pruning_methods=()))
     async with client_of(build_app(pipeline, engine=engine)) as client:
         video = (await client.get("/v1/models/tiny")).json()["video"]
     assert (video["pruning"], video["max_pruning_rate"]) == (False, 0.0)
+    assert (video["pruning_methods"], video["default_pruning_method"]) == ([], None)
 
 
 @pytest.mark.anyio

@@ -12,6 +12,7 @@ from server.api.options import FORWARDED_FIELDS
 from server.api.wire import parse_chat_request
 from server.conversation import ChatRequest, SamplingWish
 from server.errors import InvalidRequest, ModelNotFound
+from server.evs.arithmetic import METHODS
 from server.settings import PruningSettings, Settings, VideoSettings
 from tests.unit.api.stubs import model_facts
 
@@ -22,10 +23,10 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 
 def parsed(
-    payload: Any, *, settings: Settings | None = None, supports_pruning: bool = True
+    payload: Any, *, settings: Settings | None = None, methods: tuple[str, ...] = METHODS
 ) -> ChatRequest:
     raw = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    facts = model_facts(supports_pruning=supports_pruning)
+    facts = model_facts(pruning_methods=methods)
     return parse_chat_request(raw, settings or Settings(), facts)
 
 
@@ -194,7 +195,11 @@ def test_no_field_is_both_known_and_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("temprature", "temperature"), ("video_prunning_rate", "video_pruning_rate")],
+    [
+        ("temprature", "temperature"),
+        ("video_prunning_rate", "video_pruning_rate"),
+        ("video_prunning_method", "video_pruning_method"),
+    ],
 )
 def test_misspelt_field_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
     error = refused({"messages": HELLO, name: 0.5})
@@ -538,6 +543,7 @@ def test_video_part_has_a_nested_and_a_flat_form(part: dict[str, Any], param: st
     (found,) = request.videos
     assert (found.url, found.param) == (URL, param)
     assert (found.sampling, found.pruning_rate) == (SamplingWish(), 0.0)
+    assert found.pruning_method == "evs"
     assert URL not in json.dumps(request.body)
 
 
@@ -707,13 +713,87 @@ def test_rate_above_the_operators_limit_is_refused() -> None:
 
 
 def test_model_that_can_not_prune_refuses_rates_above_zero() -> None:
-    error = refused(chat(VIDEO, video_pruning_rate=0.5), supports_pruning=False)
+    error = refused(chat(VIDEO, video_pruning_rate=0.5), methods=())
     assert (error.param, error.code) == ("video_pruning_rate", "pruning_unsupported")
-    zero = parsed(chat(VIDEO, video_pruning_rate=0), supports_pruning=False)
+    zero = parsed(chat(VIDEO, video_pruning_rate=0), methods=())
     assert zero.videos[0].pruning_rate == 0
 
 
 def test_default_rate_does_not_apply_to_a_model_that_can_not_prune() -> None:
     settings = Settings(pruning=PruningSettings(default_rate=0.5))
-    request = parsed(chat(VIDEO), settings=settings, supports_pruning=False)
+    request = parsed(chat(VIDEO), settings=settings, methods=())
     assert request.videos[0].pruning_rate == 0
+
+
+def test_the_nearest_method_wins_and_null_leaves_it_out() -> None:
+    settings = Settings(pruning=PruningSettings(default_method="vidcom2"))
+    assert parsed(chat(VIDEO), settings=settings).videos[0].pruning_method == "vidcom2"
+    null = chat(VIDEO, video_pruning_method=None)
+    assert parsed(null, settings=settings).videos[0].pruning_method == "vidcom2"
+    request = parsed(
+        chat(
+            VIDEO,
+            video(video_pruning_method="vidcom2"),
+            video({"video_pruning_method": "vidcom2"}, video_pruning_method="evs"),
+            video({"video_pruning_method": None}),
+            video_pruning_method="evs",
+        ),
+        settings=settings,
+    )
+    assert [v.pruning_method for v in request.videos] == ["evs", "vidcom2", "vidcom2", "evs"]
+
+
+def test_rate_and_method_may_stand_on_different_levels() -> None:
+    payload = chat(video({"video_pruning_rate": 0.5}), video_pruning_method="vidcom2")
+    (found,) = parsed(payload).videos
+    assert (found.pruning_rate, found.pruning_method) == (0.5, "vidcom2")
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        ("EVS", "invalid_value"),
+        ("", "invalid_value"),
+        ("x" * 10_000, "invalid_value"),
+        (0, "invalid_type"),
+        (True, "invalid_type"),
+        (["evs"], "invalid_type"),
+        ({}, "invalid_type"),
+    ],
+    ids=range(7),
+)
+def test_wrong_method_is_refused_on_every_level(method: Any, code: str) -> None:
+    path = "messages[0].content[0]"
+    for payload, param in [
+        (chat(VIDEO, video_pruning_method=method), "video_pruning_method"),
+        (chat(video(video_pruning_method=method)), f"{path}.video_pruning_method"),
+        (
+            chat(video({"video_pruning_method": method})),
+            f"{path}.video_url.video_pruning_method",
+        ),
+    ]:
+        error = refused(payload)
+        assert (error.param, error.code) == (param, code)
+        assert "must be evs or vidcom2" in str(error)
+
+
+def test_method_that_the_model_lacks_is_refused_with_those_it_has() -> None:
+    payload = chat(VIDEO, video_pruning_method="vidcom2")
+    error = refused(payload, methods=("evs",))
+    assert (error.param, error.code) == ("video_pruning_method", "pruning_unsupported")
+    assert "Send evs, or leave it out" in str(error)
+    unknown = refused(chat(VIDEO, video_pruning_method="x"), methods=("evs",))
+    assert "must be evs." in str(unknown)
+
+
+def test_model_that_can_not_prune_refuses_every_method() -> None:
+    for rate in (0, 0.5):
+        payload = chat(VIDEO, video_pruning_method="evs", video_pruning_rate=rate)
+        error = refused(payload, methods=())
+        assert error.code == "pruning_unsupported"
+    assert parsed(chat(VIDEO, video_pruning_method=None), methods=()).videos
+
+
+def test_method_never_reaches_the_engine_in_the_body() -> None:
+    payload = chat(video({"video_pruning_method": "evs"}), video_pruning_method="vidcom2")
+    assert set(parsed(payload).body) == {"model", "messages"}

@@ -1,12 +1,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vllm.multimodal.video_prune.evs import compute_retained_tokens_count
+from vllm.multimodal.video_prune import evs, vidcom2
 
 from server.evs.arithmetic import (
     ENABLED_AT_RATE_ZERO,
+    checked_method,
     checked_rate,
-    rates_per_video,
+    per_video,
     retained_tokens,
 )
 
@@ -33,10 +34,14 @@ def test_counts_are_those_of_the_evs_rule(tokens_per_grid, num_grids, rate, expe
 
 @given(st.integers(1, 4096), st.integers(1, 800), rates)
 def test_counts_agree_with_vllm(tokens_per_grid, num_grids, rate):
-    ours = retained_tokens(tokens_per_grid=tokens_per_grid, num_grids=num_grids, rate=rate)
+    size = {"tokens_per_grid": tokens_per_grid, "num_grids": num_grids, "rate": rate}
+    by_evs = retained_tokens(**size)
+    by_vidcom2 = retained_tokens(**size, method="vidcom2")
 
-    assert compute_retained_tokens_count(tokens_per_grid, num_grids, rate) == ours
-    assert tokens_per_grid <= ours <= tokens_per_grid * num_grids
+    assert evs.compute_retained_tokens_count(tokens_per_grid, num_grids, rate) == by_evs
+    assert vidcom2.compute_retained_tokens_count(tokens_per_grid, num_grids, rate) == by_vidcom2
+    assert tokens_per_grid <= by_evs <= tokens_per_grid * num_grids
+    assert num_grids <= by_vidcom2 <= tokens_per_grid * num_grids
 
 
 @given(st.integers(1, 4096), st.integers(1, 800), rates, rates)
@@ -66,15 +71,32 @@ def test_what_is_no_rate_is_refused(value):
         checked_rate(value)
 
 
+def rates_of(value, num_videos=2):
+    return per_video(
+        value, field="video_pruning_rate", num_videos=num_videos, default=0.1, check=checked_rate
+    )
+
+
 def test_one_rate_goes_for_all_videos_and_a_list_one_by_one():
-    assert rates_per_video(0.5, num_videos=2, default=0.1) == [0.5, 0.5]
-    assert rates_per_video([0, None], num_videos=2, default=0.1) == [0.0, 0.1]
-    assert rates_per_video(None, num_videos=2, default=0.1) == [0.1, 0.1]
+    assert rates_of(0.5) == [0.5, 0.5]
+    assert rates_of([0, None]) == [0.0, 0.1]
+    assert rates_of(None) == [0.1, 0.1]
 
 
 def test_a_list_of_another_length_is_refused():
-    with pytest.raises(ValueError, match="lists 1 rates for 2 videos"):
-        rates_per_video([0.5], num_videos=2, default=0.0)
+    with pytest.raises(ValueError, match="video_pruning_rate lists 1 values for 2 videos"):
+        rates_of([0.5])
+
+
+@pytest.mark.parametrize("value", ["EVS", "random", "", 1, None, ["evs"]])
+def test_what_is_no_method_is_refused(value):
+    with pytest.raises(ValueError, match="video_pruning_method must be one of 'evs', 'vidcom2'"):
+        checked_method(value)
+
+
+def test_a_method_that_the_model_lacks_is_refused():
+    with pytest.raises(ValueError, match="video_pruning_method must be one of 'evs' here"):
+        checked_method("vidcom2", supported=("evs",))
 
 
 def test_a_video_has_tokens():

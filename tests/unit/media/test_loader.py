@@ -42,7 +42,7 @@ def loader(make_pool):
 
 
 def request(url="data:,", *, fps=None, num_frames=None):
-    return VideoRequest(url, "messages[1].video", SamplingWish(fps, num_frames), 0.5)
+    return VideoRequest(url, "messages[1].video", SamplingWish(fps, num_frames), 0.5, "evs")
 
 
 async def test_a_data_url_becomes_a_clip(loader, source):

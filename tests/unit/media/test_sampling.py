@@ -53,7 +53,7 @@ def test_frames_ascend_within_the_video_and_the_caps(video, wish, tps):
     assert chosen[0] == 0 or video.frame_times_seconds[chosen[0]] < 0.001
     assert 0 <= chosen[0] <= chosen[-1] < video.num_frames
     floor = 4 // tps * tps if wish.num_frames is None else 1
-    assert min(floor, video.num_frames) <= len(chosen) <= min(50, video.num_frames)
+    assert min(floor, video.num_frames) <= len(chosen) <= max(tps, min(50, video.num_frames))
     assert len(chosen) % tps == 0 or len(chosen) == video.num_frames
 
 
@@ -123,9 +123,20 @@ def test_the_span_keeps_the_rate_exact_when_it_is_not_clamped():
     assert plan.frame_indices == tuple(range(0, 300, 15))
 
 
-@pytest.mark.parametrize(("num_frames", "count"), [(1, 1), (2, 2), (3, 3), (5, 4)])
+@pytest.mark.parametrize(("num_frames", "count"), [(2, 2), (3, 3), (5, 4)])
 def test_short_videos_give_what_they_have(num_frames, count):
     assert len(indices(steady(num_frames, 30))) == count
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "tps", "chosen"), [(1, 1, (0,)), (1, 2, (0, 0)), (3, 4, (0, 1, 2, 2))]
+)
+def test_too_few_frames_for_one_step_in_time_hold_the_last(num_frames, tps, chosen):
+    assert indices(steady(num_frames, 30), tps=tps) == chosen
+
+
+def test_a_cap_below_one_step_in_time_holds_its_frame():
+    assert indices(steady(300, 30), min_frames=1, max_frames=1) == (0, 0)
 
 
 def test_an_uneven_cap_is_rounded_down():

@@ -1,0 +1,36 @@
+"""Qwen2.5-VL: one block of grids for each video, time in the first coordinate."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm.model_executor.models import qwen2_5_vl
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+from server.evs import mrope, processing
+from server.evs.walks import Walk, contiguous_walk
+
+
+class Qwen2_5_VLMultiModalProcessor(
+    processing.PerVideoPruning, qwen2_5_vl.Qwen2_5_VLMultiModalProcessor
+):
+    """vLLM's processor with a rate for each video."""
+
+    def _grid_sizes(self, processed: Mapping[str, Any]) -> list[tuple[int, int]]:
+        return processing.merged_grid_sizes(processed, self.info)
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    Qwen2_5_VLMultiModalProcessor,
+    info=qwen2_5_vl.Qwen2_5_VLProcessingInfo,
+    dummy_inputs=qwen2_5_vl.Qwen2_5_VLDummyInputsBuilder,
+)
+class Qwen2_5_VLForConditionalGeneration(
+    mrope.PerVideoPruning, qwen2_5_vl.Qwen2_5_VLForConditionalGeneration
+):
+    """vLLM's model with a rate for each video and exact positions."""
+
+    def _walk(self, grid: tuple[int, int, int], fields: Any) -> Walk:
+        seconds = fields.get("second_per_grid_ts")
+        tokens_per_second = getattr(self.config.vision_config, "tokens_per_second", 1.0)
+        t_factor = 1.0 if seconds is None else seconds.item() * tokens_per_second
+        return contiguous_walk(*grid, t_factor=t_factor)

@@ -1,0 +1,122 @@
+"""Real engines in this process, and how their answers are compared."""
+
+import gc
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+os.environ.update(
+    VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="ERROR"
+)
+
+from server.evs.arithmetic import ENABLED_AT_RATE_ZERO
+from tests.evs.cases import Case
+from tests.families import Family, checkpoint
+
+NUM_TOKENS, TOP = 6, 5
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an engine or the reference said to one prompt."""
+
+    case: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[dict[int, float], ...]
+    """The likeliest tokens of each step."""
+
+
+class Engine:
+    """A vLLM engine, which prunes nothing unless asked; gone when the ``with`` block ends.
+
+    Args:
+        family: whose checkpoint it serves.
+        dtype: of its weights.
+        arguments: of ``LLM``; ``video_pruning_rate=None`` starts it without pruning.
+    """
+
+    def __init__(self, family: Family, dtype: str, **arguments: Any) -> None:
+        self._family = family
+        self._arguments = {
+            "dtype": dtype,
+            "enforce_eager": True,
+            "max_model_len": 8192,
+            "max_num_batched_tokens": 8192,
+            "max_num_seqs": 16,
+            "kv_cache_memory_bytes": 160 << 20,
+            "limit_mm_per_prompt": {"video": 4, "image": 2},
+            "enable_prefix_caching": False,
+            "video_pruning_rate": ENABLED_AT_RATE_ZERO,
+            "trust_remote_code": family.trust_remote_code,
+            **arguments,
+        }
+        self.llm: Any = None
+
+    def __enter__(self) -> Self:
+        from vllm import LLM
+
+        self.llm = LLM(str(checkpoint(self._family.name)), **self._arguments)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        # Its end tears down what the next engine sets up, so it must not come later.
+        self.llm = None
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+    def ask(self, cases: Sequence[Case], *, alone: bool = False, **sampling: Any) -> list[Answer]:
+        """Returns the greedy answers.
+
+        Args:
+            cases: the prompts.
+            alone: one after the other; otherwise all at once.
+            sampling: further sampling parameters.
+        """
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            **{
+                "max_tokens": NUM_TOKENS,
+                "temperature": 0,
+                "ignore_eos": True,
+                "logprobs": TOP,
+                **sampling,
+            }
+        )
+        requests = [case.request(self._family) for case in cases]
+        batches = [[request] for request in requests] if alone else [requests]
+        outputs = [o for some in batches for o in self.llm.generate(some, params, use_tqdm=False)]
+        return [_answer(*pair) for pair in zip(cases, outputs, strict=True)]
+
+
+def _answer(case: Case, output: Any) -> Answer:
+    completion = output.outputs[0]
+    steps = tuple({t: e.logprob for t, e in step.items()} for step in completion.logprobs)
+    return Answer(case.name, tuple(completion.token_ids), steps)
+
+
+def distance(expected: Answer, found: Answer) -> float:
+    """Returns the largest difference of a logprob, over the steps that have the same past.
+
+    Where the two choose differently, what the choice cost in the expected one counts, and the
+    steps behind it have another past and are not compared.
+    """
+    largest = 0.0
+    for step, (ours, theirs) in enumerate(zip(expected.logprobs, found.logprobs, strict=True)):
+        common = ours.keys() & theirs.keys()
+        if not common:
+            return float("inf")
+        largest = max(largest, *(abs(ours[token] - theirs[token]) for token in common))
+        chosen, other = expected.tokens[step], found.tokens[step]
+        if chosen != other:
+            return max(largest, ours[chosen] - ours.get(other, min(ours.values())))
+    return largest
+
+
+def distances(expected: Sequence[Answer], found: Sequence[Answer]) -> dict[str, float]:
+    """Returns the distance of each case."""
+    pairs = zip(expected, found, strict=True)
+    return {ours.case: distance(ours, theirs) for ours, theirs in pairs}

@@ -1,0 +1,232 @@
+"""What must hold, one function for each property; each yields measurements and their limits."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server.evs.plugin import METHODS_OF_ARCHITECTURE
+from tests.evs import spies
+from tests.evs.cases import (
+    IDENTITY,
+    LONG,
+    ONE,
+    PRUNED,
+    TWO,
+    Case,
+    image,
+    video,
+)
+from tests.evs.engines import Answer, Engine, distances
+from tests.families import Family
+
+FLOAT32_TOLERANCE = 1e-3
+"""In logprob; a position off by one moves them by tenths."""
+CHUNKS = (48, 160)
+SCARCE = {"num_gpu_blocks_override": 7, "max_model_len": 768}
+"""Memory for little more than one of the prompts."""
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One comparison of one property."""
+
+    name: str
+    value: float
+    limit: float
+    at_least: bool = False
+    """Whether ``limit`` must be exceeded: a control, which shows that the check can fail."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is within its limit."""
+        return self.value > self.limit if self.at_least else self.value <= self.limit
+
+
+class Bench:
+    """One family in one dtype, with the answers that several properties share."""
+
+    def __init__(self, family: Family, dtype: str) -> None:
+        self.family = family
+        self.dtype = dtype
+
+    def engine(self, **arguments: Any) -> Engine:
+        """Returns an engine that starts when entered."""
+        return Engine(self.family, self.dtype, **arguments)
+
+    @functools.cached_property
+    def pruned(self) -> Sequence[Case]:
+        """The cases held against the reference and under every schedule."""
+        if "vidcom2" not in METHODS_OF_ARCHITECTURE[self.family.architecture]:
+            return PRUNED
+        return [
+            *PRUNED,
+            ONE.at(0.5, method="vidcom2"),
+            TWO.at(0.9, 0.25, method="vidcom2"),
+            LONG.at(0.75, method="vidcom2"),
+        ]
+
+    @functools.cached_property
+    def unpruned(self) -> list[Answer]:
+        """Of an engine without pruning."""
+        with self.engine(video_pruning_rate=None) as engine:
+            return engine.ask(IDENTITY)
+
+    @functools.cached_property
+    def whole(self) -> list[Answer]:
+        """Of prompts prefilled at once, in one batch."""
+        with self.engine() as engine:
+            return engine.ask(self.pruned)
+
+    @functools.cached_property
+    def tolerance(self) -> float:
+        """In logprob: in 16 bits twice what chunks change on an engine without pruning."""
+        if self.dtype == "float32":
+            return FLOAT32_TOLERANCE
+        noise = [0.0]
+        for chunk in CHUNKS:
+            arguments = {"video_pruning_rate": None, "max_num_batched_tokens": chunk}
+            with self.engine(**arguments) as engine:
+                noise += distances(self.unpruned, engine.ask(IDENTITY)).values()
+        with self.engine(video_pruning_rate=None) as engine:
+            noise += distances(self.unpruned, engine.ask(IDENTITY, alone=True)).values()
+        return 2 * max(noise)
+
+
+def identity(bench: Bench) -> Iterator[Measurement]:
+    """At rate 0 the same answers as an engine without pruning."""
+    with bench.engine() as engine:
+        found = engine.ask(IDENTITY)
+    for case, value in distances(bench.unpruned, found).items():
+        yield Measurement(case, value, bench.tolerance)
+
+
+def reference(bench: Bench) -> Iterator[Measurement]:
+    """At every rate the answers of EVS in plain transformers."""
+    from tests.evs.reference import reference_for
+
+    right = reference_for(bench.family, bench.dtype)
+    expected = [right.answer(case) for case in bench.pruned]
+    limit = bench.tolerance
+    for case, value in distances(expected, bench.whole).items():
+        yield Measurement(case, value, limit)
+    if bench.family.has_mrope:
+        wrong = reference_for(bench.family, bench.dtype, misplaced=1)
+        displaced = [wrong.answer(case) for case in bench.pruned]
+        for case, value in distances(displaced, bench.whole).items():
+            yield Measurement(f"{case}, one position off", value, limit, at_least=True)
+
+
+def precision(bench: Bench) -> Iterator[Measurement]:
+    """Ten minutes at 2 fps, in 16 bits: every position is the unpruned one, as an integer."""
+    case = Case("600 grids", (video(1200, seed=12, width=64, height=64),)).at(0.75)
+    for dtype in ("bfloat16", "float16"):
+        if dtype == "float16" and "float32" not in bench.family.dtypes:
+            continue  # a family that vLLM runs in bfloat16 only
+        with (
+            Engine(bench.family, dtype, max_model_len=16384) as engine,
+            spies.positions() as seen,
+        ):
+            engine.ask([case], max_tokens=1)
+        yield Measurement(f"{dtype}, misplaced tokens", seen.num_misplaced, 0)
+        yield Measurement(f"{dtype}, largest position", seen.largest, 1000, at_least=True)
+
+
+def schedule(bench: Bench) -> Iterator[Measurement]:
+    """Alone, in chunks, from the prefix cache, after preemption: the same answers."""
+    limit = bench.tolerance
+
+    def compared(name: str, found: list[Answer]) -> Iterator[Measurement]:
+        for case, value in distances(bench.whole, found).items():
+            yield Measurement(f"{name}, {case}", value, limit)
+
+    with bench.engine() as engine:
+        yield from compared("alone", engine.ask(bench.pruned, alone=True))
+    for chunk in CHUNKS:
+        with bench.engine(max_num_batched_tokens=chunk) as engine:
+            yield from compared(f"chunks of {chunk}", engine.ask(bench.pruned))
+    with bench.engine(enable_prefix_caching=True, max_num_batched_tokens=96) as engine:
+        engine.ask(bench.pruned)
+        yield from compared("prefix cache", engine.ask(bench.pruned))
+    with bench.engine(**SCARCE) as engine, spies.preemptions() as seen:
+        yield from compared("preemption", engine.ask(bench.pruned))
+    yield Measurement("preemptions", len(seen), 0, at_least=True)
+
+
+def dialogue(bench: Bench) -> Iterator[Measurement]:
+    """Another question, and a longer dialogue, about a video that the prefix cache knows."""
+    first = ONE.at(0.75)
+    longer = f"{first.question}<|im_end|>\n<|im_start|>assistant\n red ball<|im_end|>\n"
+    later = [
+        Case("another question", first.media, " where does it go"),
+        Case("a longer dialogue", first.media, f"{longer}<|im_start|>user\n and then"),
+        Case("a second video", (*first.media, video(8, seed=4)), " and this").at(0.75, 0.5),
+    ]
+    with bench.engine() as engine:
+        expected = engine.ask(later)
+    with bench.engine(enable_prefix_caching=True) as engine:
+        engine.ask([first])
+        found = engine.ask(later)
+    for case, value in distances(expected, found).items():
+        yield Measurement(case, value, bench.tolerance)
+
+
+def mix(bench: Bench) -> Iterator[Measurement]:
+    """Rates never share what they must not, and the same rate shares what it can."""
+    with bench.engine(enable_prefix_caching=True) as engine, spies.encoder_runs(engine) as runs:
+        for rate, expected in ((0.5, 1), (0.5, 1), (0.75, 2), (0.5, 2), (0.75, 2), (0.0, 3)):
+            engine.ask([ONE.at(rate)], max_tokens=1)
+            yield Measurement(f"encoder runs after {rate}", abs(len(runs) - expected), 0)
+        mixed = [ONE.at(0.0), ONE.at(0.5), ONE.at(0.75), TWO.at(0.5, 0.75)]
+        together = engine.ask(mixed)
+    with bench.engine() as engine:
+        separate = engine.ask(mixed, alone=True)
+    for case, value in distances(separate, together).items():
+        yield Measurement(f"rates in one batch, {case}", value, bench.tolerance)
+
+
+def speculation(bench: Bench) -> Iterator[Measurement]:
+    """Speculative decoding: the same greedy tokens as without."""
+    for name, config in {"ngram": NGRAM}.items():
+        with bench.engine(speculative_config=config) as engine:
+            found = engine.ask(bench.pruned)
+        for case, value in distances(bench.whole, found).items():
+            yield Measurement(f"{name}, {case}", value, bench.tolerance)
+
+
+SWEEP_FRAMES = (1, 2, 3, 15, 16, 31, 32, 768)
+SWEEP_EDGES = (28, 56, 224, 1280)
+SWEEP_RATES = (0.0, 0.5, 0.9, 0.99)
+
+
+def never_dead(bench: Bench) -> Iterator[Measurement]:
+    """Frames by sizes by rates by orders on one engine: every prompt is answered."""
+    answered, asked = 0, 0
+    with bench.engine(max_model_len=32768, kv_cache_memory_bytes=600 << 20) as engine:
+        for num_frames in SWEEP_FRAMES:
+            for edge in SWEEP_EDGES:
+                if num_frames * edge * edge > 16 * 1280 * 1280:
+                    continue  # more than a prompt holds, and minutes of a CPU
+                clip = video(num_frames, width=edge, height=max(28, edge // 2))
+                orders = [(clip,), (image(), clip), (clip, image()), (clip, video(2))]
+                cases = [
+                    Case(f"{num_frames} x {edge}", media).at(rate)
+                    for rate in SWEEP_RATES
+                    for media in (orders if num_frames <= 16 and edge <= 224 else orders[:1])
+                ]
+                asked += len(cases)
+                answered += sum(len(a.tokens) == 2 for a in engine.ask(cases, max_tokens=2))
+    yield Measurement(f"unanswered of {asked}", asked - answered, 0)
+
+
+PROPERTIES = {
+    "identity": identity,
+    "reference": reference,
+    "precision": precision,
+    "schedule": schedule,
+    "dialogue": dialogue,
+    "mix": mix,
+    "speculation": speculation,
+    "never dead": never_dead,
+}

@@ -1,0 +1,218 @@
+"""EVS in plain transformers: the whole prompt's embeddings and positions, minus the pruned columns.
+
+Nothing of this project takes part; VidCom2 is defined by vLLM's function.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tests.evs.cases import Case
+from tests.evs.engines import NUM_TOKENS, TOP, Answer
+from tests.families import Family, checkpoint
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """What is left of a prompt: one column for each token."""
+
+    columns: torch.Tensor
+    """Embeddings, widened by deepstack features where the family has them. Shape (N, width)."""
+    positions: torch.Tensor
+    """Of the unpruned prompt, shape (3, N)."""
+    is_visual: torch.Tensor
+    """Shape (N,)."""
+    next_position: int
+    """Of the first token of the answer."""
+
+
+class Reference:
+    """A family's checkpoint in transformers.
+
+    Args:
+        family: whose checkpoint.
+        dtype: of its weights.
+        misplaced: added to the position of every token behind the first medium: a control, which
+            shows how far a wrong position moves the logprobs.
+    """
+
+    def __init__(self, family: Family, dtype: str, *, misplaced: int = 0) -> None:
+        from transformers import AutoModelForImageTextToText, AutoProcessor
+
+        path = checkpoint(family.name)
+        self._family = family
+        self._misplaced = misplaced
+        self._model: Any = AutoModelForImageTextToText.from_pretrained(
+            path, dtype=getattr(torch, dtype)
+        ).eval()
+        self._processor: Any = AutoProcessor.from_pretrained(path)
+
+    @torch.no_grad()
+    def answer(self, case: Case) -> Answer:
+        """Returns the greedy answer to a case, whose videos all have a rate."""
+        return self._greedy(case.name, self._pruned(case))
+
+    def _inputs(self, case: Case) -> Any:
+        videos = [video.data for video in case.videos]
+        images = [medium.data for medium in case.media if medium.kind == "image"]
+        return self._processor(
+            text=[case.text(self._family)],
+            videos=[[frames for frames, _ in videos]] if videos else None,
+            images=images or None,
+            video_metadata=[[_public(metadata) for _, metadata in videos]] if videos else None,
+            do_sample_frames=False,
+            return_mm_token_type_ids=True,
+            return_tensors="pt",
+        )
+
+    def _pruned(self, case: Case) -> _Prompt:
+        inputs = self._inputs(case)
+        ids = inputs["input_ids"][0]
+        positions = self._positions(inputs, case)
+        embeddings = self._model.get_input_embeddings()(ids)
+        keep = torch.ones(len(ids), dtype=torch.bool)
+        is_visual = torch.zeros(len(ids), dtype=torch.bool)
+        columns = embeddings
+        for kind in ("image", "video"):
+            if f"{kind}_grid_thw" not in inputs:
+                continue
+            places = ids == getattr(self._model.config, f"{kind}_token_id")
+            features = self._features(inputs, kind)
+            if kind == "video":
+                kept = [
+                    _kept(rows, grid, video)
+                    for rows, grid, video in zip(
+                        features, inputs["video_grid_thw"].tolist(), case.videos, strict=True
+                    )
+                ]
+                keep[places] = torch.cat(kept)
+            rows = torch.cat(features)
+            columns = torch.nn.functional.pad(columns, (0, rows.shape[1] - columns.shape[1]))
+            columns[places] = rows.to(columns.dtype)
+            is_visual |= places
+        if self._misplaced and is_visual.any():
+            last = int(is_visual.nonzero().max())
+            positions = positions.clone()
+            positions[:, last + 2 :] += self._misplaced
+        next_position = int(positions.max()) + 1
+        return _Prompt(columns[keep], positions[:, keep], is_visual[keep], next_position)
+
+    def _features(self, inputs: Any, kind: str) -> list[torch.Tensor]:
+        """Returns each medium's tokens, deepstack features behind the others."""
+        suffix = "_videos" if kind == "video" else ""
+        found = getattr(self._model.model, f"get_{kind}_features")(
+            inputs[f"pixel_values{suffix}"], inputs[f"{kind}_grid_thw"]
+        )
+        levels = [found.pooler_output, *(getattr(found, "deepstack_features", None) or [])]
+        return [torch.cat(parts, dim=1) for parts in zip(*levels, strict=True)]
+
+    def _positions(self, inputs: Any, case: Case) -> torch.Tensor:
+        """Returns the unpruned prompt's positions, shape (3, N)."""
+        if self._family.name == "qwen2_5_vl":
+            return self._positions_with_seconds(inputs, case)
+        positions, _ = self._model.model.get_rope_index(
+            inputs["input_ids"],
+            inputs["mm_token_type_ids"],
+            image_grid_thw=inputs.get("image_grid_thw"),
+            video_grid_thw=inputs.get("video_grid_thw"),
+        )
+        found: torch.Tensor = positions[:, 0]
+        return found
+
+    def _positions_with_seconds(self, inputs: Any, case: Case) -> torch.Tensor:
+        """As vLLM without pruning; transformers rounds the seconds of a grid to an integer."""
+        config = self._model.config
+        grids = {
+            kind: iter(inputs.get(f"{kind}_grid_thw", torch.empty(0, 3)).tolist())
+            for kind in ("image", "video")
+        }
+        seconds = iter([2 / video.data[1]["fps"] for video in case.videos])
+        columns: list[tuple[int, int, int]] = []
+        position, index = 0, 0
+        ids = inputs["input_ids"][0].tolist()
+        while index < len(ids):
+            kinds = {config.image_token_id: "image", config.video_token_id: "video"}
+            kind = kinds.get(ids[index])
+            if kind is None:
+                columns.append((position,) * 3)
+                position, index = position + 1, index + 1
+                continue
+            steps, height, width = (int(n) for n in next(grids[kind]))
+            step_seconds = next(seconds) if kind == "video" else 1.0
+            walk = [
+                # Two tokens per second.
+                (position + int(step * 2 * step_seconds), position + row, position + column)
+                for step in range(steps)
+                for row in range(height // 2)
+                for column in range(width // 2)
+            ]
+            columns += walk
+            position, index = max(max(place) for place in walk) + 1, index + len(walk)
+        return torch.tensor(columns).T
+
+    def _greedy(self, name: str, prompt: _Prompt) -> Answer:
+        tokens: list[int] = []
+        steps: list[dict[int, float]] = []
+        columns, positions, is_visual = prompt.columns, prompt.positions, prompt.is_visual
+        for step in range(NUM_TOKENS):
+            scores = self._next_logprobs(columns, positions, is_visual)
+            best = scores.topk(TOP)
+            steps.append(dict(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+            tokens.append(int(best.indices[0]))
+            embedded = self._model.get_input_embeddings()(best.indices[:1])
+            widened = torch.nn.functional.pad(embedded, (0, columns.shape[1] - embedded.shape[1]))
+            columns = torch.cat([columns, widened])
+            following = torch.full((3, 1), prompt.next_position + step)
+            positions = torch.cat([positions, following], dim=1)
+            is_visual = torch.cat([is_visual, torch.zeros(1, dtype=torch.bool)])
+        return Answer(name, tuple(tokens), tuple(steps))
+
+    def _next_logprobs(
+        self, columns: torch.Tensor, positions: torch.Tensor, is_visual: torch.Tensor
+    ) -> torch.Tensor:
+        hidden = self._model.get_input_embeddings().weight.shape[1]
+        levels = columns.split(hidden, dim=1)
+        deepstack = {}
+        if len(levels) > 1 and is_visual.any():
+            deepstack = {
+                "visual_pos_masks": is_visual[None],
+                "deepstack_visual_embeds": [level[is_visual] for level in levels[1:]],
+            }
+        output = self._model.model.language_model(
+            inputs_embeds=levels[0][None],
+            position_ids=positions[:, None],
+            use_cache=False,
+            **deepstack,
+        )
+        scores = self._model.lm_head(output.last_hidden_state[0, -1])
+        logprobs: torch.Tensor = scores.float().log_softmax(-1)
+        return logprobs
+
+
+def _public(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in metadata.items() if k != "do_sample_frames"}
+
+
+def _kept(rows: torch.Tensor, grid: list[int], video: Any) -> torch.Tensor:
+    """Returns which of a video's tokens survive, shape (N,)."""
+    steps, per_step = grid[0], len(rows) // grid[0]
+    if video.method == "vidcom2":
+        from vllm.multimodal.video_prune.vidcom2 import compute_retention_mask
+
+        size = (steps, 1, per_step)
+        mask: torch.Tensor = compute_retention_mask(rows, size, spatial_merge_size=1, q=video.rate)
+        return mask
+    count = max(per_step, int(len(rows) * (1 - video.rate)))
+    by_step = rows.reshape(steps, per_step, -1)
+    similarity = torch.nn.functional.cosine_similarity(by_step[1:], by_step[:-1], dim=-1)
+    change = torch.cat([torch.full((per_step,), 255.0), 1 - similarity.flatten()])
+    best = torch.argsort(change, descending=True, stable=True)[:count]
+    mask = torch.zeros(len(rows), dtype=torch.bool)
+    mask[best] = True
+    return mask
+
+
+def reference_for(family: Family, dtype: str, *, misplaced: int = 0) -> Reference:
+    """Returns the reference of a family."""
+    return Reference(family, dtype, misplaced=misplaced)

@@ -1,0 +1,102 @@
+"""One tiny checkpoint for each model family whose pruning is tested, built when first asked for.
+
+The weights are random; configuration, tokenizer and processor are of the real models' kind, so that
+vLLM loads each checkpoint with the classes it would use for a downloaded one.
+"""
+
+import hashlib
+import inspect
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import server.demo.model
+from tests.families import (
+    nemotron_nano_vl,
+    parts,
+    qwen2_5_vl,
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_vl,
+    qwen3_vl_moe,
+)
+
+QWEN_VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
+QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+BFLOAT16 = ("bfloat16",)
+"""vLLM's linear attention on a CPU, and its Nemotron vision path anywhere, know no other type."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family, and what a test must know to ask its checkpoint something."""
+
+    name: str
+    architecture: str
+    """The class in ``config.json``, by which vLLM finds its own."""
+    builder: Callable[[Path], None]
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    """In which vLLM runs it on a CPU."""
+    video_prompt: str = QWEN_VIDEO
+    """What stands for one video in a prompt."""
+    image_prompt: str = QWEN_IMAGE
+    trust_remote_code: bool = False
+    has_mrope: bool = True
+    has_prefix_cache: bool = True
+    """Whether vLLM can resume a prompt from its prefix cache on a CPU."""
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", qwen2_5_vl.build),
+        Family("qwen3_vl", "Qwen3VLForConditionalGeneration", qwen3_vl.build),
+        Family("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe.build),
+        Family("qwen3_5", "Qwen3_5ForConditionalGeneration", qwen3_5.build, BFLOAT16),
+        Family("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", qwen3_5_moe.build, BFLOAT16),
+        Family(
+            "nemotron_nano_vl",
+            "NemotronH_Nano_VL_V2",
+            nemotron_nano_vl.build,
+            BFLOAT16,
+            video_prompt="<video>",
+            image_prompt="<image>",
+            trust_remote_code=True,
+            has_mrope=False,
+            # mamba_mixer2.py wants a state for each chunk, the CPU kernel returns one a request.
+            has_prefix_cache=False,
+        ),
+    )
+}
+
+
+def checkpoint(name: str) -> Path:
+    """Returns the directory of the family's checkpoint, building it first where it is missing."""
+    family = FAMILIES[name]
+    model_dir = _model_dir(family)
+    if (model_dir / "config.json").exists():
+        return model_dir
+    model_dir.parent.mkdir(parents=True, exist_ok=True)
+    # Built aside and renamed, so that two tests starting at once never see half a checkpoint.
+    building = Path(tempfile.mkdtemp(dir=model_dir.parent, prefix=".building-"))
+    try:
+        family.builder(building)
+        try:
+            os.rename(building, model_dir)
+        except OSError:
+            if not (model_dir / "config.json").exists():
+                raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return model_dir
+
+
+def _model_dir(family: Family) -> Path:
+    modules = (inspect.getmodule(family.builder), parts, server.demo.model)
+    source = "".join(inspect.getsource(module) for module in modules).encode()
+    fingerprint = hashlib.sha256(source).hexdigest()[:12]
+    folder = Path.home() / ".cache" / "video-chat-server" / "families"
+    return folder / f"{family.name}-{fingerprint}"

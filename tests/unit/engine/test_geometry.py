@@ -1,0 +1,165 @@
+"""Frame sizes and token counts: what the real processors do with real frames is the measure."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
+from vllm.transformers_utils.processors.nano_nemotron_vl import NanoNemotronVLProcessor
+
+from server.engine.geometry import NemotronGeometry, ProcessorGeometry, geometry_of
+from server.errors import ConfigurationError, InvalidVideo
+
+PROCESSORS = {
+    "qwen2": Qwen2VLVideoProcessor(cap_pixels_per_frame=False),
+    "qwen2, small": Qwen2VLVideoProcessor(
+        size={"shortest_edge": 4 * 28**2, "longest_edge": 96 * 28**2}, cap_pixels_per_frame=False
+    ),
+    "qwen3": Qwen3VLVideoProcessor(cap_pixels_per_frame=False),
+    "qwen3, as released": Qwen3VLVideoProcessor(
+        size={"shortest_edge": 4096, "longest_edge": 25165824}, cap_pixels_per_frame=False
+    ),
+    "qwen3, small": Qwen3VLVideoProcessor(
+        size={"shortest_edge": 4 * 32**2, "longest_edge": 96 * 32**2}, cap_pixels_per_frame=False
+    ),
+    "qwen3, capped": Qwen3VLVideoProcessor(
+        size={"shortest_edge": 4096, "longest_edge": 250000}, cap_pixels_per_frame=True
+    ),
+}
+ORDINARY_SIZES = [(320, 240), (200, 100), (31, 40)]
+NARROW_SIZES = [(90, 900), (10, 300), (1500, 12)]
+FRAME_COUNTS = [2, 3, 5, 16]
+
+
+def processed(processor, width, height, num_frames):
+    """Returns (grids, width, height) of what a processor makes of such frames."""
+    frames = np.zeros((num_frames, height, width, 3), np.uint8)
+    outputs = processor(videos=[frames], do_sample_frames=False, return_tensors="pt")
+    grids, rows, columns = outputs["video_grid_thw"][0].tolist()
+    return grids, columns * processor.patch_size, rows * processor.patch_size
+
+
+def tokens(geometry, size, num_frames, rate=0.0, method="evs"):
+    return geometry.video_tokens(
+        width=size[0],
+        height=size[1],
+        num_frames=num_frames,
+        pruning_rate=rate,
+        pruning_method=method,
+    )
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_ordinary_frames_get_the_size_that_the_processor_gives_them(name):
+    geometry = ProcessorGeometry(PROCESSORS[name])
+    for (width, height), num_frames in itertools.product(ORDINARY_SIZES, FRAME_COUNTS):
+        size = geometry.frame_size(width=width, height=height, num_frames=num_frames)
+        assert processed(PROCESSORS[name], width, height, num_frames)[1:] == size
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_the_processor_leaves_planned_frames_as_they_are_and_makes_the_tokens_foretold(name):
+    processor, geometry = PROCESSORS[name], ProcessorGeometry(PROCESSORS[name])
+    edge = processor.patch_size * processor.merge_size
+    for (width, height), num_frames in itertools.product(
+        ORDINARY_SIZES + NARROW_SIZES, FRAME_COUNTS
+    ):
+        size = geometry.frame_size(width=width, height=height, num_frames=num_frames)
+        grids, *found = processed(processor, *size, num_frames)
+        assert tuple(found) == size
+        assert tokens(geometry, size, num_frames).before == grids * size[0] * size[1] // edge**2
+
+
+def test_a_single_frame_is_for_those_who_take_it():
+    assert ProcessorGeometry(PROCESSORS["qwen2"]).frame_size(width=64, height=64, num_frames=1)
+    with pytest.raises(InvalidVideo, match="no video of fewer than 2 frames"):
+        ProcessorGeometry(PROCESSORS["qwen3"]).frame_size(width=64, height=64, num_frames=1)
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_an_extreme_aspect_ratio_is_refused(name):
+    with pytest.raises(InvalidVideo, match="aspect ratio"):
+        ProcessorGeometry(PROCESSORS[name]).frame_size(width=9000, height=32, num_frames=4)
+
+
+def test_the_fewest_tokens_depend_on_the_method():
+    geometry = ProcessorGeometry(PROCESSORS["qwen3"])
+    assert tokens(geometry, (320, 320), 8, 0.99, "evs").after == 100
+    assert tokens(geometry, (320, 320), 8, 0.99, "vidcom2").after == 4
+
+
+# --- Nemotron
+
+
+class _Tokenizer:
+    def encode(self, text, add_special_tokens):
+        return [1]
+
+
+def nemotron(**vision):
+    """vLLM's own processor over a stand-in for the model's configuration."""
+    config = SimpleNamespace(
+        force_image_size=128,
+        patch_size=16,
+        downsample_ratio=0.5,
+        use_thumbnail=True,
+        norm_mean=[0.5] * 3,
+        norm_std=[0.5] * 3,
+        dtype=torch.float32,
+        vision_config=SimpleNamespace(args={}, **vision),
+    )
+    return NanoNemotronVLProcessor(config, _Tokenizer(), max_model_len=1024)
+
+
+NEMOTRONS = {
+    "squares": nemotron(),
+    "squares, two frames a step": nemotron(video_temporal_patch_size=2),
+    "squares of patches": nemotron(video_target_num_patches=50),
+    "patches": nemotron(video_target_num_patches=100, video_maintain_aspect_ratio=True),
+    "pixels": nemotron(video_target_img_size=200, video_maintain_aspect_ratio=True),
+}
+
+
+@pytest.mark.parametrize("name", NEMOTRONS)
+def test_nemotron_leaves_planned_frames_as_they_are_and_makes_the_tokens_foretold(name):
+    processor, geometry = NEMOTRONS[name], geometry_of(NEMOTRONS[name])
+    config, steps = processor.config, processor.video_temporal_patch_size
+    assert isinstance(geometry, NemotronGeometry)
+    assert geometry.temporal_patch_size == steps
+    for (width, height), num_frames in itertools.product(ORDINARY_SIZES, [1, 2, 5]):
+        planned = geometry.frame_size(width=width, height=height, num_frames=num_frames)
+        video = np.zeros((num_frames, planned[1], planned[0], 3), np.uint8)
+        with torch.compiler.set_stance("force_eager"):
+            (pixels,) = processor._videos_to_pixel_values_lst([video])
+        assert tuple(pixels.shape) == (num_frames, 3, planned[1], planned[0])
+        # As the processor counts them.
+        per_grid = int((planned[0] * planned[1] // config.patch_size**2) * 0.5**2)
+        grids = -(-num_frames // steps)
+        assert tokens(geometry, planned, num_frames).before == per_grid * grids
+
+
+@pytest.mark.parametrize("name", ["squares", "squares of patches"])
+def test_nemotron_frames_get_the_size_that_the_processor_gives_them(name):
+    processor = NEMOTRONS[name]
+    with torch.compiler.set_stance("force_eager"):
+        (pixels,) = processor._videos_to_pixel_values_lst([np.zeros((1, 90, 160, 3), np.uint8)])
+    size = geometry_of(processor).frame_size(width=160, height=90, num_frames=1)
+    assert tuple(pixels.shape[-2:]) == size[::-1]
+
+
+def test_nemotron_prunes_to_one_whole_grid():
+    geometry = geometry_of(NEMOTRONS["squares"])
+    assert tokens(geometry, (128, 128), 4, 0.5).after == 32
+    assert tokens(geometry, (128, 128), 4, 0.99).after == 16
+
+
+# --- which of them
+
+
+def test_the_kind_of_processor_decides_the_geometry():
+    qwen = SimpleNamespace(video_processor=PROCESSORS["qwen3"])
+    assert isinstance(geometry_of(qwen), ProcessorGeometry)
+    with pytest.raises(ConfigurationError, match="SimpleNamespace"):
+        geometry_of(SimpleNamespace())
