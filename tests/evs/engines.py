@@ -41,8 +41,8 @@ class Engine:
         self._arguments = {
             "dtype": dtype,
             "enforce_eager": True,
-            "max_model_len": 8192,
-            "max_num_batched_tokens": 8192,
+            "max_model_len": 20480,
+            "max_num_batched_tokens": 20480,
             "max_num_seqs": 16,
             "kv_cache_memory_bytes": 160 << 20,
             "limit_mm_per_prompt": {"video": 4, "image": 2},
@@ -60,12 +60,10 @@ class Engine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-
-        # Its end tears down what the next engine sets up, so it must not come later.
+        # Left to the garbage collector, it would tear down what the next engine has set up.
+        self.llm.llm_engine.engine_core.shutdown()
         self.llm = None
         gc.collect()
-        cleanup_dist_env_and_memory()
 
     def ask(self, cases: Sequence[Case], *, alone: bool = False, **sampling: Any) -> list[Answer]:
         """Returns the greedy answers.
@@ -90,6 +88,10 @@ class Engine:
         batches = [[request] for request in requests] if alone else [requests]
         outputs = [o for some in batches for o in self.llm.generate(some, params, use_tqdm=False)]
         return [_answer(*pair) for pair in zip(cases, outputs, strict=True)]
+
+    def forget_media(self) -> None:
+        """Empty the encoder's cache, so that the next prompt's media are encoded again."""
+        self.llm.llm_engine.reset_encoder_cache()
 
 
 def _answer(case: Case, output: Any) -> Answer:

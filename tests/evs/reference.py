@@ -4,11 +4,12 @@ Nothing of this project takes part; VidCom2 is defined by vLLM's function.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.evs.cases import Case
+from tests.evs.cases import Case, Medium
 from tests.evs.engines import NUM_TOKENS, TOP, Answer
 from tests.families import Family, checkpoint
 
@@ -27,12 +28,16 @@ class _Prompt:
     """Of the first token of the answer."""
 
 
+Features = dict[str, list[torch.Tensor]]
+"""What a vision tower made of the images and of the videos of one prompt, shape (N, width) each."""
+
+
 class Reference:
-    """A family's checkpoint in transformers.
+    """A family's checkpoint in transformers, computing in float32.
 
     Args:
         family: whose checkpoint.
-        dtype: of its weights.
+        dtype: to which its weights are rounded.
         misplaced: added to the position of every token behind the first medium: a control, which
             shows how far a wrong position moves the logprobs.
     """
@@ -43,15 +48,19 @@ class Reference:
         path = checkpoint(family.name)
         self._family = family
         self._misplaced = misplaced
-        self._model: Any = AutoModelForImageTextToText.from_pretrained(
-            path, dtype=getattr(torch, dtype)
-        ).eval()
+        self._model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
+        _round(self._model.eval(), dtype)
         self._processor: Any = AutoProcessor.from_pretrained(path)
 
     @torch.no_grad()
-    def answer(self, case: Case) -> Answer:
-        """Returns the greedy answer to a case, whose videos all have a rate."""
-        return self._greedy(case.name, self._pruned(case))
+    def answer(self, case: Case, features: Features | None = None) -> Answer:
+        """Returns the greedy answer to a case, whose videos all have a rate.
+
+        Args:
+            case: the prompt.
+            features: of another vision tower, where this one's rounding would not be the same.
+        """
+        return self._greedy(case.name, self._pruned(case, features))
 
     def _inputs(self, case: Case) -> Any:
         videos = [video.data for video in case.videos]
@@ -66,7 +75,7 @@ class Reference:
             return_tensors="pt",
         )
 
-    def _pruned(self, case: Case) -> _Prompt:
+    def _pruned(self, case: Case, given: Features | None) -> _Prompt:
         inputs = self._inputs(case)
         ids = inputs["input_ids"][0]
         positions = self._positions(inputs, case)
@@ -78,7 +87,7 @@ class Reference:
             if f"{kind}_grid_thw" not in inputs:
                 continue
             places = ids == getattr(self._model.config, f"{kind}_token_id")
-            features = self._features(inputs, kind)
+            features = given[kind] if given else self._features(inputs, kind)
             if kind == "video":
                 kept = [
                     _kept(rows, grid, video)
@@ -213,6 +222,82 @@ def _kept(rows: torch.Tensor, grid: list[int], video: Any) -> torch.Tensor:
     return mask
 
 
-def reference_for(family: Family, dtype: str, *, misplaced: int = 0) -> Reference:
-    """Returns the reference of a family."""
-    return Reference(family, dtype, misplaced=misplaced)
+def _round(model: Any, dtype: str) -> None:
+    for weight in model.parameters():
+        weight.data = weight.data.to(getattr(torch, dtype)).float()
+
+
+class NemotronReference:
+    """The NemotronH of a Nemotron Nano VL, which transformers does not know as a whole.
+
+    It has no vision tower, so features must be given, and no positions, so none can be misplaced.
+    """
+
+    def __init__(self, family: Family, dtype: str) -> None:
+        from transformers import AutoTokenizer
+
+        path = checkpoint(family.name)
+        self._family = family
+        self._model = _nemotron_language_model(path)
+        _round(self._model.eval(), dtype)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(path)
+
+    @torch.no_grad()
+    def answer(self, case: Case, features: Features | None = None) -> Answer:
+        """Returns the greedy answer to a case of videos, which all have a rate."""
+        assert features is not None
+        embed = self._model.get_input_embeddings()
+        rows: list[torch.Tensor] = []
+        videos = iter(zip(case.videos, features["video"], strict=True))
+        for piece in case.text(self._family).split(self._family.video_prompt):
+            if rows:
+                rows += self._video_rows(*next(videos))
+            rows.append(embed(self._ids(piece)))
+        return self._greedy(case.name, torch.cat(rows))
+
+    def _video_rows(self, video: Medium, features: torch.Tensor) -> list[torch.Tensor]:
+        frames, metadata = video.data
+        per_frame = len(features) // len(frames)
+        keep = _kept(features, [len(frames)], video).view(len(frames), per_frame)
+        embed = self._model.get_input_embeddings()
+        rows = []
+        for index, kept in enumerate(keep):
+            seconds = metadata["frames_indices"][index] * int(1000 / metadata["fps"]) / 1000
+            separator = f"Frame {index + 1} sampled at {seconds:.2f} seconds: "
+            rows.append(embed(self._ids("\n" * (index > 0) + separator)))
+            rows.append(embed(self._ids("<img>")))
+            rows.append(features.view(len(frames), per_frame, -1)[index][kept])
+            rows.append(embed(self._ids("</img>")))
+        return rows
+
+    def _ids(self, text: str) -> torch.Tensor:
+        return torch.tensor(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _greedy(self, name: str, rows: torch.Tensor) -> Answer:
+        tokens: list[int] = []
+        steps: list[dict[int, float]] = []
+        for _ in range(NUM_TOKENS):
+            logits = self._model(inputs_embeds=rows[None], use_cache=False).logits[0, -1]
+            best = logits.float().log_softmax(-1).topk(TOP)
+            steps.append(dict(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+            tokens.append(int(best.indices[0]))
+            rows = torch.cat([rows, self._model.get_input_embeddings()(best.indices[:1])])
+        return Answer(name, tuple(tokens), tuple(steps))
+
+
+def _nemotron_language_model(path: Path) -> Any:
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, NemotronHForCausalLM
+
+    config = AutoConfig.from_pretrained(path, trust_remote_code=True).text_config
+    model = NemotronHForCausalLM(config).float()
+    prefix = "language_model."
+    weights = load_file(path / "model.safetensors").items()
+    model.load_state_dict(
+        {
+            name.removeprefix(prefix).replace("backbone.", "model.", 1): weight
+            for name, weight in weights
+            if name.startswith(prefix)
+        }
+    )
+    return model

@@ -2,69 +2,113 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 
-@dataclass
-class SeenPositions:
-    """Positions of the last prompt that had a pruned video, and what they should have been."""
+@dataclass(frozen=True)
+class LaidOut:
+    """One prompt as the runner computed it."""
 
-    walks: list[Any] = field(default_factory=list)
-    kept: list[torch.Tensor] = field(default_factory=list)
-    found: torch.Tensor | None = None
-    start: int = -1
-
-    @property
-    def num_misplaced(self) -> int:
-        """Tokens of the video whose position is not exactly the unpruned one."""
-        walk, kept = self.walks[-1], self.kept[-1]
-        is_video = torch.from_numpy(walk.is_video)
-        places = torch.cat([is_video.nonzero().flatten()[kept], (~is_video).nonzero().flatten()])
-        expected = torch.from_numpy(walk.relative)[places.sort().values] + self.start
-        assert self.found is not None
-        found = self.found[:, self.start : self.start + len(expected)].T
-        return int((found != expected).any(dim=1).sum())
-
-    @property
-    def largest(self) -> int:
-        """The largest position of the prompt."""
-        assert self.found is not None
-        return int(self.found.max())
+    token_ids: list[int]
+    positions: torch.Tensor
+    """Shape (3, N), after the whole prompt was prefilled."""
+    delta: int
+    """Of the answer's positions."""
+    plans: list[Any]
+    """Of its videos, in order; empty without the plugin."""
 
 
 @contextmanager
-def positions() -> Iterator[SeenPositions]:
-    """Record the positions of one prompt with one pruned video."""
-    from server.evs import mrope, rows
+def laid_out_prompts() -> Iterator[list[Any]]:
+    """Record the state of each request that gets positions; see ``laid_out``."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    seen = SeenPositions()
-    upstream_rows, upstream_indices = mrope.retained_rows, rows.retained_indices
-    upstream_write = mrope.positions.write_retained
+    seen: list[Any] = []
+    upstream = GPUModelRunner._init_mrope_positions
 
-    def retained_rows(embeddings: Any, text: Any, walk: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.walks.append(walk)
-        return upstream_rows(embeddings, text, walk, *args, **kwargs)
+    def init(self: Any, state: Any) -> None:
+        upstream(self, state)
+        seen.append(state)
 
-    def retained_indices(*args: Any, **kwargs: Any) -> torch.Tensor:
-        seen.kept.append(upstream_indices(*args, **kwargs))
-        return seen.kept[-1]
-
-    def write_retained(channels: Any, prompt: torch.Tensor, **kwargs: Any) -> None:
-        if seen.start < 0:
-            seen.start = int((prompt[0] < 0).nonzero()[0])
-        upstream_write(channels, prompt, **kwargs)
-        seen.found = prompt.clone()
-
-    mrope.retained_rows, rows.retained_indices = retained_rows, retained_indices
-    mrope.positions.write_retained = write_retained
+    GPUModelRunner._init_mrope_positions = init
     try:
         yield seen
     finally:
-        mrope.retained_rows, rows.retained_indices = upstream_rows, upstream_indices
-        mrope.positions.write_retained = upstream_write
+        GPUModelRunner._init_mrope_positions = upstream
+
+
+def laid_out(state: Any) -> LaidOut:
+    """Returns what a recorded state holds by now."""
+    from server.evs.plan import PruningPlan
+    from server.evs.processing import PLAN_FIELD
+
+    features = sorted(state.mm_features, key=lambda feature: feature.mm_position.offset)
+    plans = [
+        PruningPlan.from_tensor(feature.data[PLAN_FIELD].data)
+        for feature in features
+        if feature.modality == "video" and PLAN_FIELD in feature.data
+    ]
+    return LaidOut(
+        token_ids=list(state.prompt_token_ids),
+        positions=state.mrope_positions.clone(),
+        delta=int(state.mrope_position_delta),
+        plans=plans,
+    )
+
+
+@contextmanager
+def retentions() -> Iterator[dict[int, torch.Tensor]]:
+    """Record which tokens each pruned video keeps: their indices, by the video's fingerprint."""
+    from server.evs import rows
+
+    seen: dict[int, torch.Tensor] = {}
+    upstream = rows.retained_indices
+
+    def retained_indices(embeddings: Any, *, num_grids: int, plan: Any) -> torch.Tensor:
+        seen[plan.fingerprint] = upstream(embeddings, num_grids=num_grids, plan=plan)
+        return seen[plan.fingerprint]
+
+    rows.retained_indices = retained_indices
+    try:
+        yield seen
+    finally:
+        rows.retained_indices = upstream
+
+
+@contextmanager
+def tower(engine: Any) -> Iterator[dict[str, list[torch.Tensor]]]:
+    """Record what the vision tower makes of each image and video, before any pruning."""
+    seen: dict[str, list[torch.Tensor]] = {"image": [], "video": []}
+    model = model_of(engine)
+    names = {"_process_image_input": "image", "_process_video_input": "video"}
+    if not hasattr(model, "recompute_mrope_positions") or not hasattr(model, "visual"):
+        # Nemotron makes prompts of its videos in _process_video_input itself.
+        names = {"_process_image_input": "video"}
+    for name, kind in names.items():
+        setattr(model, name, _recorded(getattr(model, name), seen[kind]))
+    try:
+        yield seen
+    finally:
+        for name in names:
+            delattr(model, name)
+
+
+def _recorded(upstream: Any, seen: list[torch.Tensor]) -> Any:
+    def process(media: Any) -> Any:
+        features = upstream(media)
+        seen.extend(rows.reshape(-1, rows.shape[-1]).float() for rows in features)
+        return features
+
+    return process
+
+
+def model_of(engine: Any) -> Any:
+    """Returns the model of an engine in this process."""
+    core = engine.llm.llm_engine.engine_core.engine_core
+    return core.model_executor.driver_worker.worker.model_runner.get_model()
 
 
 @contextmanager
@@ -88,10 +132,9 @@ def preemptions() -> Iterator[list[str]]:
 
 @contextmanager
 def encoder_runs(engine: Any) -> Iterator[list[int]]:
-    """Record each run of the video encoder."""
+    """Record each run of the encoder."""
     seen: list[int] = []
-    core = engine.llm.llm_engine.engine_core.engine_core
-    model = core.model_executor.driver_worker.worker.model_runner.get_model()
+    model = model_of(engine)
     upstream = model.embed_multimodal
 
     def embed_multimodal(**kwargs: Any) -> Any:

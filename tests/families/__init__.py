@@ -6,6 +6,7 @@ vLLM loads each checkpoint with the classes it would use for a downloaded one.
 
 import hashlib
 import inspect
+import json
 import os
 import shutil
 import tempfile
@@ -71,6 +72,12 @@ FAMILIES = {
         ),
     )
 }
+
+
+def video_token_id(name: str) -> int:
+    """Returns the token that stands for one video token in the family's prompts."""
+    config = json.loads((checkpoint(name) / "config.json").read_text())
+    return int(config["video_token_id"])
 
 
 def checkpoint(name: str) -> Path:
