@@ -72,6 +72,14 @@ test-unit: setup  ## the tests that start no engine
 test-e2e: setup  ## the tests with the real engine
 	$(PYTEST) tests/e2e
 
+.PHONY: test-evs
+test-evs: setup  ## what must hold under pruning, for every model family: a matrix, half an hour
+	$(BIN)/python -m tests.evs.matrix $(if $(UNPATCHED),--unpatched)
+
+.PHONY: bench-decode
+bench-decode: setup  ## what pruning costs a decode step, against an engine without
+	$(BIN)/python -m tests.benchmarks.decode_step
+
 .PHONY: check
 check: lint type contracts  ## lint, types, import contracts
 

@@ -20,7 +20,7 @@ _DELTA = "mrope_position_delta"
 """Attribute of the positions that a request was laid out with."""
 
 
-class PerVideoPruning:
+class PruningModel:
     """Overrides of vLLM 0.32.0's Qwen-VL model classes, to be mixed in before one of them.
 
     Each because upstream takes one rate for the whole engine or moves positions:
@@ -34,7 +34,7 @@ class PerVideoPruning:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        require_upstream_of(cls, PerVideoPruning, MROPE_METHODS)
+        require_upstream_of(cls, PruningModel, MROPE_METHODS)
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]  # upstream's

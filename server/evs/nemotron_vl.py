@@ -18,7 +18,7 @@ from server.evs.walks import Skeleton, interleaved_walk
 
 
 class NanoNemotronVLMultiModalProcessor(
-    processing.PerVideoPruning, nano_nemotron_vl.NanoNemotronVLMultiModalProcessor
+    processing.PruningProcessor, nano_nemotron_vl.NanoNemotronVLMultiModalProcessor
 ):
     """vLLM's processor with a rate for each video."""
 

@@ -54,7 +54,7 @@ class _Identity:
         )
 
 
-class PerVideoPruning(BaseMultiModalProcessor[Any]):
+class PruningProcessor(BaseMultiModalProcessor[Any]):
     """Overrides of vLLM 0.32.0's BaseMultiModalProcessor; each calls upstream without our keys.
 
     To be mixed into a model's processor, which says how its videos are made of grids.
@@ -65,7 +65,7 @@ class PerVideoPruning(BaseMultiModalProcessor[Any]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        require_upstream_of(cls, PerVideoPruning, PROCESSOR_METHODS)
+        require_upstream_of(cls, PruningProcessor, PROCESSOR_METHODS)
 
     def _grid_sizes(self, processed: Mapping[str, Any]) -> list[tuple[int, int]]:
         """Returns temporal grids and tokens per grid of each processed video."""

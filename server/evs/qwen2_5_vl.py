@@ -11,7 +11,7 @@ from server.evs.walks import Walk, contiguous_walk
 
 
 class Qwen2_5_VLMultiModalProcessor(
-    processing.PerVideoPruning, qwen2_5_vl.Qwen2_5_VLMultiModalProcessor
+    processing.PruningProcessor, qwen2_5_vl.Qwen2_5_VLMultiModalProcessor
 ):
     """vLLM's processor with a rate for each video."""
 
@@ -25,7 +25,7 @@ class Qwen2_5_VLMultiModalProcessor(
     dummy_inputs=qwen2_5_vl.Qwen2_5_VLDummyInputsBuilder,
 )
 class Qwen2_5_VLForConditionalGeneration(
-    mrope.PerVideoPruning, qwen2_5_vl.Qwen2_5_VLForConditionalGeneration
+    mrope.PruningModel, qwen2_5_vl.Qwen2_5_VLForConditionalGeneration
 ):
     """vLLM's model with a rate for each video and exact positions."""
 

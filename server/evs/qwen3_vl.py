@@ -10,7 +10,7 @@ from server.evs import mrope, processing
 from server.evs.walks import Walk, interleaved_walk
 
 
-class Qwen3VLMultiModalProcessor(processing.PerVideoPruning, qwen3_vl.Qwen3VLMultiModalProcessor):
+class Qwen3VLMultiModalProcessor(processing.PruningProcessor, qwen3_vl.Qwen3VLMultiModalProcessor):
     """vLLM's processor with a rate and a method for each video."""
 
     pruning_methods: ClassVar[tuple[str, ...]] = ("evs", "vidcom2")
@@ -33,7 +33,7 @@ class Qwen3VLMultiModalProcessor(processing.PerVideoPruning, qwen3_vl.Qwen3VLMul
         ]
 
 
-class InterleavedPruning(mrope.PerVideoPruning):
+class InterleavedPruning(mrope.PruningModel):
     """Pruning for placeholders with text between the grids."""
 
     def _walk(self, grid: tuple[int, int, int], fields: Any) -> Walk:

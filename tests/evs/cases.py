@@ -106,6 +106,8 @@ VIDEO_IMAGE = Case("video, image", (video(16), image()))
 IMAGE_VIDEO = Case("image, video", (image(), video(16)))
 LONG = Case("30 grids", (video(60, seed=5, width=64, height=64, fps=1.5),))
 
+LONGEST = Case("210 grids", (video(420, seed=11, width=64, height=64, fps=0.7),))
+
 IDENTITY: Sequence[Case] = (
     TEXT,
     ONE,
@@ -119,7 +121,7 @@ IDENTITY: Sequence[Case] = (
     Case("2 grids", (video(4, seed=8),)),
     Case("3 grids, odd frames", (video(5, seed=9),)),
     Case("17 grids", (video(34, seed=10, width=64, height=64),)),
-    Case("210 grids", (video(420, seed=11, width=64, height=64, fps=0.7),)),
+    LONGEST,
 )
 """At rate 0 each of them equals an engine without pruning."""
 
@@ -133,3 +135,12 @@ PRUNED: Sequence[Case] = (
     LONG.at(0.75),
 )
 """Held against the reference, and against one another under every schedule."""
+
+IN_16_BITS: Sequence[Case] = (
+    *(ONE.at(rate) for rate in (0.0, 0.5, 0.9)),
+    TWO.at(0.5, 0.75),
+    ADJACENT.at(0.0, 0.75),
+    VIDEO_IMAGE.at(0.75),
+    IMAGE_VIDEO.at(0.75),
+)
+"""The same for a family that runs in 16 bits only, which a CPU is slow at."""

@@ -4,7 +4,7 @@ import gc
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 os.environ.update(
     VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="ERROR"
@@ -36,8 +36,10 @@ class Engine:
         arguments: of ``LLM``; ``video_pruning_rate=None`` starts it without pruning.
     """
 
+    _standing: ClassVar[list[object]] = []
+
     def __init__(self, family: Family, dtype: str, **arguments: Any) -> None:
-        self._family = family
+        self.family = family
         self._arguments = {
             "dtype": dtype,
             "enforce_eager": True,
@@ -56,13 +58,17 @@ class Engine:
     def __enter__(self) -> Self:
         from vllm import LLM
 
-        self.llm = LLM(str(checkpoint(self._family.name)), **self._arguments)
+        # They share a process's distributed state, and would tear it down for one another.
+        assert not self._standing, "one engine at a time"
+        self._standing.append(self)
+        self.llm = LLM(str(checkpoint(self.family.name)), **self._arguments)
         return self
 
     def __exit__(self, *_: object) -> None:
         # Left to the garbage collector, it would tear down what the next engine has set up.
         self.llm.llm_engine.engine_core.shutdown()
         self.llm = None
+        self._standing.clear()
         gc.collect()
 
     def ask(self, cases: Sequence[Case], *, alone: bool = False, **sampling: Any) -> list[Answer]:
@@ -84,7 +90,7 @@ class Engine:
                 **sampling,
             }
         )
-        requests = [case.request(self._family) for case in cases]
+        requests = [case.request(self.family) for case in cases]
         batches = [[request] for request in requests] if alone else [requests]
         outputs = [o for some in batches for o in self.llm.generate(some, params, use_tqdm=False)]
         return [_answer(*pair) for pair in zip(cases, outputs, strict=True)]

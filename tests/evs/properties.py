@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -12,7 +12,8 @@ from server.evs.plugin import METHODS_OF_ARCHITECTURE
 from tests.evs import spies
 from tests.evs.cases import (
     IDENTITY,
-    LONG,
+    IN_16_BITS,
+    LONGEST,
     ONE,
     PRUNED,
     TWO,
@@ -27,6 +28,7 @@ from tests.families import Family, video_token_id
 FLOAT32_TOLERANCE = 1e-3
 """In logprob; a position off by one moves them by tenths."""
 CHUNKS = (48, 160)
+NO_PREFIX_CACHE = "vLLM's prefix cache does not run for it on a CPU (mamba_mixer2.py)"
 SCARCE = {"num_gpu_blocks_override": 7, "max_model_len": 768}
 """Memory for little more than one of the prompts."""
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
@@ -41,6 +43,14 @@ class Measurement:
     limit: float
     at_least: bool = False
     """Whether ``limit`` must be exceeded: a control, which shows that the check can fail."""
+
+    is_note: bool = False
+    """Whether ``name`` only says what could not be measured, and why."""
+
+    @classmethod
+    def note(cls, text: str) -> Self:
+        """Returns what stands beside the cell instead of a comparison."""
+        return cls(text, 0, 0, is_note=True)
 
     @property
     def holds(self) -> bool:
@@ -63,14 +73,15 @@ class Bench:
     @functools.cached_property
     def pruned(self) -> Sequence[Case]:
         """The cases held against the reference and under every schedule."""
+        cases = PRUNED if "float32" in self.family.dtypes else IN_16_BITS
         if "vidcom2" not in METHODS_OF_ARCHITECTURE[self.family.architecture]:
-            return PRUNED
-        return [
-            *PRUNED,
-            ONE.at(0.5, method="vidcom2"),
-            TWO.at(0.9, 0.25, method="vidcom2"),
-            LONG.at(0.75, method="vidcom2"),
-        ]
+            return cases
+        return [*cases, ONE.at(0.5, method="vidcom2"), TWO.at(0.9, 0.25, method="vidcom2")]
+
+    @functools.cached_property
+    def noisy(self) -> Sequence[Case]:
+        """The cases that show what an engine's own rounding changes."""
+        return [case for case in IDENTITY if case.name != LONGEST.name]
 
     @functools.cached_property
     def unpruned(self) -> list[Answer]:
@@ -90,12 +101,13 @@ class Bench:
         if self.dtype == "float32":
             return FLOAT32_TOLERANCE
         noise = [0.0]
+        with self.engine(video_pruning_rate=None) as engine:
+            whole = engine.ask(self.noisy)
+            noise += distances(whole, engine.ask(self.noisy, alone=True)).values()
         for chunk in CHUNKS:
             arguments = {"video_pruning_rate": None, "max_num_batched_tokens": chunk}
             with self.engine(**arguments) as engine:
-                noise += distances(self.unpruned, engine.ask(IDENTITY)).values()
-        with self.engine(video_pruning_rate=None) as engine:
-            noise += distances(self.unpruned, engine.ask(IDENTITY, alone=True)).values()
+                noise += distances(whole, engine.ask(self.noisy)).values()
         return 2 * max(noise)
 
 
@@ -140,6 +152,9 @@ def _referred(
     if bench.dtype != "float32" and not at_least:
         bench.reference_limit = max(limit, 2 * measured["one video at 0.0"])
     limit = bench.reference_limit or limit
+    if at_least and bench.dtype != "float32":
+        # Not every prompt notices one position more than rounding; that some do is the control.
+        measured = {"the worst": max(measured.values())}
     for case_name, value in measured.items():
         name = f"{case_name}, one position off" if at_least else case_name
         yield Measurement(name, value, limit, at_least=at_least)
@@ -148,7 +163,9 @@ def _referred(
 def positions(bench: Bench) -> Iterator[Measurement]:
     """Every position is, as an integer, that of the engine without pruning."""
     if not bench.family.has_mrope:
+        yield Measurement.note("its attention has no positions")
         return
+    video_token = video_token_id(bench.family.name)
     minutes = Case("600 grids", (video(1200, seed=12, width=64, height=64),)).at(0.75)
     cases = [*bench.pruned, minutes]
     with bench.engine(video_pruning_rate=None) as engine:
@@ -163,9 +180,14 @@ def positions(bench: Bench) -> Iterator[Measurement]:
         for case, unpruned in zip(cases, expected, strict=True):
             engine.ask([case], max_tokens=1)
             found = spies.laid_out(states[-1])
-            wanted = _surviving(unpruned, found.plans, kept, video_token_id(bench.family.name))
+            wanted = _surviving(unpruned, found.plans, kept, video_token)
             misplaced = int((wanted != found.positions).any(dim=0).sum())
             yield Measurement(f"{case.name}, misplaced tokens", misplaced, 0)
+            text = [_text_ids(prompt, video_token) for prompt in (unpruned, found)]
+            yield Measurement(f"{case.name}, other text", int(text[0] != text[1]), 0)
+            if not any(plan.prunes for plan in found.plans):
+                other = int(unpruned.token_ids != found.token_ids)
+                yield Measurement(f"{case.name}, another prompt", other, 0)
             drift = len(found.token_ids) + found.delta - len(unpruned.token_ids) - unpruned.delta
             yield Measurement(f"{case.name}, misplaced answer", abs(drift), 0)
     yield Measurement("largest position", int(found.positions.max()), 1000, at_least=True)
@@ -189,12 +211,17 @@ def _surviving(
     return unpruned.positions[:, survives]
 
 
+def _text_ids(prompt: spies.LaidOut, video_token: int) -> list[int]:
+    """Returns what is not a video token, as penalties see it: in no order."""
+    return sorted(token for token in prompt.token_ids if token != video_token)
+
+
 def schedule(bench: Bench) -> Iterator[Measurement]:
     """Alone, in chunks, from the prefix cache, after preemption: the same answers."""
-    limit = bench.tolerance
+    limit, whole = bench.tolerance, bench.whole
 
     def compared(name: str, found: list[Answer]) -> Iterator[Measurement]:
-        for case, value in distances(bench.whole, found).items():
+        for case, value in distances(whole, found).items():
             yield Measurement(f"{name}, {case}", value, limit)
 
     with bench.engine() as engine:
@@ -202,7 +229,9 @@ def schedule(bench: Bench) -> Iterator[Measurement]:
     for chunk in CHUNKS:
         with bench.engine(max_num_batched_tokens=chunk) as engine:
             yield from compared(f"chunks of {chunk}", engine.ask(bench.pruned))
-    if bench.family.has_prefix_cache:
+    if not bench.family.has_prefix_cache:
+        yield Measurement.note(NO_PREFIX_CACHE)
+    else:
         with bench.engine(enable_prefix_caching=True, max_num_batched_tokens=96) as engine:
             engine.ask(bench.pruned)
             yield from compared("prefix cache", engine.ask(bench.pruned))
@@ -214,6 +243,7 @@ def schedule(bench: Bench) -> Iterator[Measurement]:
 def dialogue(bench: Bench) -> Iterator[Measurement]:
     """Another question, and a longer dialogue, about a video that the prefix cache knows."""
     if not bench.family.has_prefix_cache:
+        yield Measurement.note(NO_PREFIX_CACHE)
         return
     first = ONE.at(0.75)
     longer = f"{first.question}<|im_end|>\n<|im_start|>assistant\n red ball<|im_end|>\n"
