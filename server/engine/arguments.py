@@ -44,6 +44,9 @@ def create_vllm_config(settings: Settings, model: str) -> tuple[VllmConfig, tupl
     try:
         architecture = AsyncEngineArgs(**arguments).create_model_config().architecture
         methods = METHODS_OF_ARCHITECTURE.get(architecture, ())
+        if settings.engine.get("pipeline_parallel_size", 1) > 1:
+            # Later stages do not see the positions that the encoder's rows bring.
+            architecture, methods = f"{architecture} in several pipeline stages", ()
         _check_defaults(settings.pruning, architecture, methods)
         if methods:
             arguments["video_pruning_method"] = settings.pruning.default_method

@@ -96,6 +96,12 @@ class PruningProcessor(BaseMultiModalProcessor[Any]):
         for key in (RATE_KWARG, METHOD_KWARG):
             if key in (config.mm_processor_kwargs or {}):
                 raise ValueError(f"{key} is an argument of the engine; not in mm_processor_kwargs")
+        scoped = kwargs.get("videos_kwargs")
+        if isinstance(scoped, Mapping) and scoped.keys() & {RATE_KWARG, METHOD_KWARG}:
+            # What vLLM lets one say for videos only, says the same here.
+            kwargs["videos_kwargs"] = remaining = dict(scoped)
+            for key in remaining.keys() & {RATE_KWARG, METHOD_KWARG}:
+                kwargs[key] = remaining.pop(key)
         rates = per_video(
             kwargs.pop(RATE_KWARG, None),
             field=RATE_KWARG,

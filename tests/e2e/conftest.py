@@ -52,12 +52,12 @@ class RunningServer:
         return sum(value for key, value in self.samples().items() if pattern.match(key))
 
 
-def launch(*, environ=None) -> RunningServer:
+def launch(*, environ=None, options=()) -> RunningServer:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "server", "serve", "--config", "config/demo.yaml"]
     process = subprocess.Popen(
-        [*command, "--port", str(port)], cwd=ROOT, env={**os.environ, **(environ or {})}
+        [*command, "--port", str(port), *options], cwd=ROOT, env={**os.environ, **(environ or {})}
     )
     return RunningServer(process, f"http://127.0.0.1:{port}")
 

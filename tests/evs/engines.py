@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -15,6 +16,7 @@ from tests.evs.cases import Case
 from tests.families import Family, checkpoint
 
 NUM_TOKENS, TOP = 6, 5
+_UNASKABLE = "llvmlite.binding.ffi"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,14 @@ class Engine:
         # They share a process's distributed state, and would tear it down for one another.
         assert not self._standing, "one engine at a time"
         self._standing.append(self)
-        self.llm = LLM(str(checkpoint(self.family.name)), **self._arguments)
+        # vLLM asks everything in every module whether it is a kernel; llvmlite's library, which
+        # comes with n-grams, does not bear it.
+        hidden = sys.modules.pop(_UNASKABLE, None)
+        try:
+            self.llm = LLM(str(checkpoint(self.family.name)), **self._arguments)
+        finally:
+            if hidden is not None:
+                sys.modules[_UNASKABLE] = hidden
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -146,3 +146,41 @@ def encoder_runs(engine: Any) -> Iterator[list[int]]:
         yield seen
     finally:
         del model.embed_multimodal
+
+
+@dataclass
+class Drafts:
+    """What a speculator drafted and what of it the engine took."""
+
+    proposed: int = 0
+    accepted: int = 0
+    embedded: int = 0
+    """Images and videos, chunk by chunk, whose rows the drafter was given."""
+
+
+@contextmanager
+def drafts() -> Iterator[Drafts]:
+    """Count drafted tokens, and the media whose rows go to the drafter, one token ahead."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    seen = Drafts()
+    make, gather = Scheduler.make_spec_decoding_stats, GPUModelRunner._gather_mm_embeddings
+
+    def make_stats(self: Any, stats: Any, **numbers: Any) -> Any:
+        seen.proposed += numbers["num_draft_tokens"]
+        seen.accepted += numbers["num_accepted_tokens"]
+        return make(self, stats, **numbers)
+
+    def gather_rows(self: Any, output: Any, shift_computed_tokens: int = 0) -> Any:
+        rows, places = gather(self, output, shift_computed_tokens)
+        seen.embedded += len(rows) if shift_computed_tokens else 0
+        return rows, places
+
+    Scheduler.make_spec_decoding_stats = make_stats
+    GPUModelRunner._gather_mm_embeddings = gather_rows
+    try:
+        yield seen
+    finally:
+        Scheduler.make_spec_decoding_stats = make
+        GPUModelRunner._gather_mm_embeddings = gather

@@ -4,6 +4,7 @@ The weights are random; configuration, tokenizer and processor are of the real m
 vLLM loads each checkpoint with the classes it would use for a downloaded one.
 """
 
+import functools
 import hashlib
 import inspect
 import json
@@ -23,6 +24,7 @@ from tests.families import (
     qwen3_5_moe,
     qwen3_vl,
     qwen3_vl_moe,
+    speculators,
 )
 
 QWEN_VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
@@ -48,16 +50,45 @@ class Family:
     has_mrope: bool = True
     has_prefix_cache: bool = True
     """Whether vLLM can resume a prompt from its prefix cache on a CPU."""
+    speculators: tuple[str, ...] = ()
+    """What can draft for it beside n-grams, by the method's name in vLLM."""
 
 
 FAMILIES = {
     family.name: family
     for family in (
-        Family("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", qwen2_5_vl.build),
-        Family("qwen3_vl", "Qwen3VLForConditionalGeneration", qwen3_vl.build),
-        Family("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe.build),
-        Family("qwen3_5", "Qwen3_5ForConditionalGeneration", qwen3_5.build, BFLOAT16),
-        Family("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", qwen3_5_moe.build, BFLOAT16),
+        Family(
+            "qwen2_5_vl",
+            "Qwen2_5_VLForConditionalGeneration",
+            qwen2_5_vl.build,
+            speculators=("draft_model", "eagle3"),
+        ),
+        Family(
+            "qwen3_vl",
+            "Qwen3VLForConditionalGeneration",
+            qwen3_vl.build,
+            speculators=("draft_model", "eagle3"),
+        ),
+        Family(
+            "qwen3_vl_moe",
+            "Qwen3VLMoeForConditionalGeneration",
+            qwen3_vl_moe.build,
+            speculators=("eagle3",),
+        ),
+        Family(
+            "qwen3_5",
+            "Qwen3_5ForConditionalGeneration",
+            qwen3_5.build,
+            BFLOAT16,
+            speculators=("mtp",),
+        ),
+        Family(
+            "qwen3_5_moe",
+            "Qwen3_5MoeForConditionalGeneration",
+            qwen3_5_moe.build,
+            BFLOAT16,
+            speculators=("mtp",),
+        ),
         Family(
             "nemotron_nano_vl",
             "NemotronH_Nano_VL_V2",
@@ -83,14 +114,25 @@ def video_token_id(name: str) -> int:
 def checkpoint(name: str) -> Path:
     """Returns the directory of the family's checkpoint, building it first where it is missing."""
     family = FAMILIES[name]
-    model_dir = _model_dir(family)
+    return _built(_model_dir(family), family.builder)
+
+
+def speculator(name: str, method: str) -> Path:
+    """Returns the directory of what drafts for the family's checkpoint, building it likewise."""
+    target = checkpoint(name)
+    source = inspect.getsource(speculators)
+    model_dir = target.with_name(f"{target.name}-{method}-{_fingerprint(source)}")
+    return _built(model_dir, functools.partial(speculators.BUILDERS[method], target))
+
+
+def _built(model_dir: Path, build: Callable[[Path], None]) -> Path:
     if (model_dir / "config.json").exists():
         return model_dir
     model_dir.parent.mkdir(parents=True, exist_ok=True)
     # Built aside and renamed, so that two tests starting at once never see half a checkpoint.
     building = Path(tempfile.mkdtemp(dir=model_dir.parent, prefix=".building-"))
     try:
-        family.builder(building)
+        build(building)
         try:
             os.rename(building, model_dir)
         except OSError:
@@ -103,7 +145,10 @@ def checkpoint(name: str) -> Path:
 
 def _model_dir(family: Family) -> Path:
     modules = (inspect.getmodule(family.builder), parts, server.demo.model)
-    source = "".join(inspect.getsource(module) for module in modules).encode()
-    fingerprint = hashlib.sha256(source).hexdigest()[:12]
+    source = "".join(inspect.getsource(module) for module in modules)
     folder = Path.home() / ".cache" / "video-chat-server" / "families"
-    return folder / f"{family.name}-{fingerprint}"
+    return folder / f"{family.name}-{_fingerprint(source)}"
+
+
+def _fingerprint(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()[:12]

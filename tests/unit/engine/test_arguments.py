@@ -40,6 +40,14 @@ def test_a_default_method_that_the_model_lacks_stops_the_start_with_the_cure():
         config_of(default_method="vidcom2")
 
 
+def test_pipeline_stages_can_not_be_pruned_for():
+    engine = {**ENGINE, "pipeline_parallel_size": 2}
+    settings = Settings(engine=engine, pruning=PruningSettings(default_rate=0.5))
+
+    with pytest.raises(ConfigurationError, match="in several pipeline stages has no video pruning"):
+        create_vllm_config(settings, str(ensure_model()))
+
+
 @pytest.mark.parametrize(
     ("argument", "cure"),
     [
