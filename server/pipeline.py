@@ -208,6 +208,7 @@ class _TokenBudget:
         self._model = model
         self._videos = videos
         self._planned_tokens: dict[int, int] = {}
+        self._seconds: dict[int, float] = {}
 
     def checker_of(self, index: int) -> PlanHook:
         """Returns the hook that the loader calls with the plan of video ``index``."""
@@ -222,6 +223,8 @@ class _TokenBudget:
                 pruning_method=video.pruning_method,
             ).after
             self._planned_tokens[index] = tokens
+            self._seconds[index] = facts.duration_seconds
+            self._check_seconds(facts, video)
             total = sum(self._planned_tokens.values())
             # Some models put text between the video tokens, which only vLLM counts: what is
             # refused here has too many without it.
@@ -245,6 +248,17 @@ class _TokenBudget:
             )
 
         return check
+
+    def _check_seconds(self, facts: VideoFacts, video: VideoRequest) -> None:
+        """Refuse videos that span more time than the model can tell apart, however few frames."""
+        seconds = sum(self._seconds.values())
+        if seconds > self._model.max_video_seconds:
+            raise ContextLengthExceeded(
+                f"The video of {facts.duration_seconds:.1f} s brings the request to {seconds:.1f} "
+                f"s of video; the model takes {self._model.max_video_seconds:.0f} s in all. Send a "
+                "shorter one.",
+                param=video.param,
+            )
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:

@@ -1,5 +1,6 @@
 """The seam between the server and the engine: all that the pipeline may ask of it. No vLLM here."""
 
+import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -76,6 +77,9 @@ class ModelFacts:
     """Special tokens as text; user text that spells one would forge the prompt's structure."""
     geometry: VideoGeometry
     """Frame sizes and token counts."""
+    max_video_seconds: float = math.inf
+    """Time that a prompt's videos may span together; finite where the model counts time in
+    positions, of which it has a table."""
 
     @property
     def supports_pruning(self) -> bool:

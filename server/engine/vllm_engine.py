@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import multiprocessing
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ ClientFactory = Callable[[VllmConfig], Any]
 STOP_TIMEOUT_SECONDS = 20.0
 """AsyncLLM kills EngineCore at once when it is given no time."""
 HEALTH_TIMEOUT_SECONDS = 10.0
+_MROPE_TABLE_FACTOR = 4
+"""vLLM's MRotaryEmbedding makes its table of positions that much longer than the model's own."""
 
 
 def pruning_kwargs(videos: Sequence[PreparedVideo]) -> JsonObject:
@@ -35,6 +38,20 @@ def pruning_kwargs(videos: Sequence[PreparedVideo]) -> JsonObject:
         RATE_KWARG: [video.pruning_rate for video in videos],
         METHOD_KWARG: [video.pruning_method for video in videos],
     }
+
+
+def max_video_seconds(model_config: Any) -> float:
+    """Returns how much time the videos of one prompt may span together.
+
+    Qwen2.5-VL's positions count time, whatever the number of tokens, and one beyond vLLM's table of
+    them ends the engine. What is no time takes fewer positions than twice the prompt's tokens.
+    """
+    vision_config = getattr(model_config.hf_config, "vision_config", None)
+    per_second = getattr(vision_config, "tokens_per_second", None)
+    if not per_second:
+        return math.inf
+    table = _MROPE_TABLE_FACTOR * model_config.hf_text_config.max_position_embeddings
+    return max(0.0, float((table - 2 * model_config.max_model_len) / per_second))
 
 
 class VllmEngine:
@@ -126,6 +143,7 @@ class VllmEngine:
             pruning_methods=pruning_methods,
             reserved_texts=frozenset(reserved | set(tokenizer.all_special_tokens)),
             geometry=geometry_of(self._hf_processor()),
+            max_video_seconds=max_video_seconds(self._client.model_config),
         )
 
     async def stop(self) -> None:

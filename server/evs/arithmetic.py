@@ -5,7 +5,6 @@ that differ most from the same place in the grid before. VidCom2 (arXiv 2505.144
 every grid, more of those grids that stand out from the video.
 """
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -30,7 +29,8 @@ def checked_rate(value: object) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"video_pruning_rate must be a number in [0, 1), got {value!r}")
-    if not math.isfinite(value) or not 0 <= value < 1:
+    # NaN compares as false; an int may be too large for a float.
+    if not 0 <= value < 1:
         raise ValueError(f"video_pruning_rate must be in [0, 1), got {value!r}")
     return float(value)
 

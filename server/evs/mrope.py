@@ -13,7 +13,7 @@ from server.evs.contract import MROPE_METHODS, require_upstream_of
 from server.evs.plan import PruningPlan, plans_from_field
 from server.evs.processing import PLAN_FIELD, SKELETON_FIELD
 from server.evs.rows import retained_rows, text_embeddings, with_positions, without_positions
-from server.evs.runner import keep_delta_in_rope_state
+from server.evs.runner import keep_delta_in_rope_state, keep_drift_of_drafts
 from server.evs.walks import Skeleton, Walk, image_grid
 
 _DELTA = "mrope_position_delta"
@@ -45,6 +45,7 @@ class PruningModel:
             )
         if self.is_multimodal_pruning_enabled and not current_platform.is_cpu():
             keep_delta_in_rope_state()
+            keep_drift_of_drafts()
 
     def _walk(self, grid: tuple[int, int, int], fields: Any) -> Walk:
         """Returns the unpruned placeholder of a video.

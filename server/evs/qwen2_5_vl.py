@@ -32,5 +32,6 @@ class Qwen2_5_VLForConditionalGeneration(
     def _walk(self, grid: tuple[int, int, int], fields: Any) -> Walk:
         seconds = fields.get("second_per_grid_ts")
         tokens_per_second = getattr(self.config.vision_config, "tokens_per_second", 1.0)
-        t_factor = 1.0 if seconds is None else seconds.item() * tokens_per_second
-        return contiguous_walk(*grid, t_factor=t_factor)
+        # Embeddings may come without their time; a second a grid, as upstream has it.
+        seconds_per_grid = 1.0 if seconds is None else seconds.item()
+        return contiguous_walk(*grid, t_factor=seconds_per_grid * tokens_per_second)

@@ -54,3 +54,35 @@ def keep_delta_in_rope_state() -> None:
 
     setattr(update_prefill_positions, _MARK, True)
     RopeState.update_prefill_positions = update_prefill_positions
+
+
+def keep_drift_of_drafts() -> None:
+    """Let Model Runner V1 keep the positions that it has corrected for rejected drafts.
+
+    With speculation under asynchronous scheduling, the host counts on every draft, and the device's
+    positions are moved back by those rejected. ``GPUModelRunner._gather_mm_embeddings`` then writes
+    the host's once more, for pruning's sake. Only marks need that.
+    """
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    upstream = GPUModelRunner._gather_mm_embeddings
+    if hasattr(upstream, _MARK):
+        return
+
+    @functools.wraps(upstream)
+    def gather_mm_embeddings(
+        self: Any, scheduler_output: Any, shift_computed_tokens: int = 0
+    ) -> tuple[list[Any], Any]:
+        if not (self.use_async_spec_decode and self.uses_mrope):
+            gathered: tuple[list[Any], Any] = upstream(
+                self, scheduler_output, shift_computed_tokens
+            )
+            return gathered
+        window = self.mrope_positions.gpu[:, : scheduler_output.total_num_scheduled_tokens]
+        corrected = window.clone()
+        gathered = upstream(self, scheduler_output, shift_computed_tokens)
+        window.copy_(window.where(corrected < 0, corrected))
+        return gathered
+
+    setattr(gather_mm_embeddings, _MARK, True)
+    GPUModelRunner._gather_mm_embeddings = gather_mm_embeddings

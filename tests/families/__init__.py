@@ -11,8 +11,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import server.demo.model
@@ -31,6 +31,10 @@ QWEN_VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
 QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 BFLOAT16 = ("bfloat16",)
 """vLLM's linear attention on a CPU, and its Nemotron vision path anywhere, know no other type."""
+NO_MAMBA_DRAFTS = (
+    "vLLM's Mamba layers on a CPU answer otherwise once drafts are allowed, pruned or not"
+)
+FEWER_DRAFTS = "vLLM dies of a step with fewer drafts than it took before (gdn_attention.py:556)"
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,10 @@ class Family:
     has_mrope: bool = True
     has_prefix_cache: bool = True
     """Whether vLLM can resume a prompt from its prefix cache on a CPU."""
-    speculators: tuple[str, ...] = ()
-    """What can draft for it beside n-grams, by the method's name in vLLM."""
+    speculators: tuple[str, ...] = ("ngram",)
+    """What can draft for it on a CPU, by the method's name in vLLM."""
+    unspeculated: Mapping[str, str] = field(default_factory=dict)
+    """What cannot, with or without pruning, and where vLLM stops."""
 
 
 FAMILIES = {
@@ -61,19 +67,19 @@ FAMILIES = {
             "qwen2_5_vl",
             "Qwen2_5_VLForConditionalGeneration",
             qwen2_5_vl.build,
-            speculators=("draft_model", "eagle3"),
+            speculators=("ngram", "draft_model", "eagle3"),
         ),
         Family(
             "qwen3_vl",
             "Qwen3VLForConditionalGeneration",
             qwen3_vl.build,
-            speculators=("draft_model", "eagle3"),
+            speculators=("ngram", "draft_model", "eagle3"),
         ),
         Family(
             "qwen3_vl_moe",
             "Qwen3VLMoeForConditionalGeneration",
             qwen3_vl_moe.build,
-            speculators=("eagle3",),
+            speculators=("ngram", "eagle3"),
         ),
         Family(
             "qwen3_5",
@@ -81,6 +87,7 @@ FAMILIES = {
             qwen3_5.build,
             BFLOAT16,
             speculators=("mtp",),
+            unspeculated={"ngram": FEWER_DRAFTS},
         ),
         Family(
             "qwen3_5_moe",
@@ -88,6 +95,7 @@ FAMILIES = {
             qwen3_5_moe.build,
             BFLOAT16,
             speculators=("mtp",),
+            unspeculated={"ngram": FEWER_DRAFTS},
         ),
         Family(
             "nemotron_nano_vl",
@@ -100,6 +108,8 @@ FAMILIES = {
             has_mrope=False,
             # mamba_mixer2.py wants a state for each chunk, the CPU kernel returns one a request.
             has_prefix_cache=False,
+            speculators=(),
+            unspeculated={"ngram": NO_MAMBA_DRAFTS},
         ),
     )
 }

@@ -46,3 +46,12 @@ def test_videos_that_fill_the_context_together_are_refused():
 
 def test_what_pruning_removes_does_not_count():
     check(_TokenBudget(limits(max_model_len=100), [video(0, rate=0.5)]), 0, 190)
+
+
+def test_videos_that_span_more_time_than_the_model_has_positions_for_are_refused():
+    budget = _TokenBudget(limits(max_video_seconds=16.0), [video(0), video(1), video(2)])
+    check(budget, 0, 2)
+    check(budget, 1, 2)
+    with pytest.raises(ContextLengthExceeded, match="to 24.0 s of video; .* 16 s") as caught:
+        check(budget, 2, 2)
+    assert caught.value.param == "messages[2]"
