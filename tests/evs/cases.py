@@ -90,6 +90,13 @@ def video(
     return Medium("video", (frames, metadata))
 
 
+def still(*, width: int, height: int) -> Medium:
+    """Returns a video of one frame as the server hands it on: twice, since Qwen3-VL takes no less."""
+    frames, metadata = video(1, width=width, height=height).data
+    twice = {**metadata, "total_num_frames": 2, "frames_indices": [0, 0]}
+    return Medium("video", (np.repeat(frames, 2, axis=0), twice))
+
+
 def image(*, seed: int = 1, width: int = 128, height: int = 96) -> Medium:
     """Returns a picture of noise."""
     from PIL import Image
@@ -124,6 +131,12 @@ IDENTITY: Sequence[Case] = (
     LONGEST,
 )
 """At rate 0 each of them equals an engine without pruning."""
+
+UNPRUNED: Sequence[Case] = [
+    replace(case.at(0.0), name=f"all of {case.name}")
+    for case in (ONE, TWO, ADJACENT, VIDEO_IMAGE, IMAGE_VIDEO)
+]
+"""What two implementations differ by in 16 bits when nothing is removed."""
 
 RATES = (0.25, 0.5, 0.75, 0.9)
 PRUNED: Sequence[Case] = (

@@ -266,7 +266,7 @@ class NemotronReference:
             separator = f"Frame {index + 1} sampled at {seconds:.2f} seconds: "
             rows.append(embed(self._ids("\n" * (index > 0) + separator)))
             rows.append(embed(self._ids("<img>")))
-            rows.append(features.view(len(frames), per_frame, -1)[index][kept])
+            rows.append(features.view(len(frames), per_frame, -1)[index][kept].float())
             rows.append(embed(self._ids("</img>")))
         return rows
 

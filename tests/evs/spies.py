@@ -99,7 +99,7 @@ def tower(engine: Any) -> Iterator[dict[str, list[torch.Tensor]]]:
 def _recorded(upstream: Any, seen: list[torch.Tensor]) -> Any:
     def process(media: Any) -> Any:
         features = upstream(media)
-        seen.extend(rows.reshape(-1, rows.shape[-1]).float() for rows in features)
+        seen.extend(rows.reshape(-1, rows.shape[-1]) for rows in features)
         return features
 
     return process

@@ -52,6 +52,6 @@ def test_videos_that_span_more_time_than_the_model_has_positions_for_are_refused
     budget = _TokenBudget(limits(max_video_seconds=16.0), [video(0), video(1), video(2)])
     check(budget, 0, 2)
     check(budget, 1, 2)
-    with pytest.raises(ContextLengthExceeded, match="to 24.0 s of video; .* 16 s") as caught:
+    with pytest.raises(ContextLengthExceeded, match=r"to 24\.0 s of video; .* 16 s") as caught:
         check(budget, 2, 2)
     assert caught.value.param == "messages[2]"

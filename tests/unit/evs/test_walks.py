@@ -1,5 +1,9 @@
-import numpy as np
+from types import SimpleNamespace
 
+import numpy as np
+import torch
+
+from server.evs.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 from server.evs.walks import Skeleton, contiguous_walk, interleaved_walk
 
 START, VIDEO, END = 1, 8, 2
@@ -50,3 +54,15 @@ def test_a_family_without_text_has_tokens_only():
 
     assert skeleton.placeholder(tokens_per_grid=4, num_retained=5) == [VIDEO] * 5
     assert skeleton.text_ids.tolist() == []
+
+
+def test_embeddings_without_their_time_have_a_second_a_grid():
+    model = SimpleNamespace(
+        config=SimpleNamespace(vision_config=SimpleNamespace(tokens_per_second=2))
+    )
+    timed = {"second_per_grid_ts": torch.tensor(1.0)}
+    walks = [
+        Qwen2_5_VLForConditionalGeneration._walk(model, (3, 2, 2), fields) for fields in ({}, timed)
+    ]
+
+    assert [walk.relative[-1].tolist() for walk in walks] == [[4, 1, 1]] * 2
