@@ -50,8 +50,10 @@ def _most_distinctive(grids: torch.Tensor, *, num_retained: int, rate: float) ->
 
     VidCom2, arXiv 2505.14454: redundant is what lies close to the centre of the video and of its
     grid, in the half of the channels that varies least; a grid far from the centre gets a larger
-    share. What rounding leaves over is settled by redundancy alone.
+    share. What rounding leaves over is settled by redundancy alone. Computed in float32, since in
+    16 bits rounding would decide between most tokens; vLLM computes in the type of the embeddings.
     """
+    grids = grids.float()
     num_grids, tokens_per_grid, hidden = grids.shape
     variance = grids.flatten(0, 1).var(dim=0, unbiased=False)
     steady = torch.topk(variance, max(1, hidden // 2), largest=False).indices

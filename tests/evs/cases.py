@@ -91,7 +91,7 @@ def video(
 
 
 def still(*, width: int, height: int) -> Medium:
-    """Returns a video of one frame as the server hands it on: twice, since Qwen3-VL takes no less."""
+    """Returns a video of one frame as the server gives it to the model: twice."""
     frames, metadata = video(1, width=width, height=height).data
     twice = {**metadata, "total_num_frames": 2, "frames_indices": [0, 0]}
     return Medium("video", (np.repeat(frames, 2, axis=0), twice))

@@ -210,7 +210,9 @@ def _kept(rows: torch.Tensor, grid: list[int], video: Any) -> torch.Tensor:
         from vllm.multimodal.video_prune.vidcom2 import compute_retention_mask
 
         size = (steps, 1, per_step)
-        mask: torch.Tensor = compute_retention_mask(rows, size, spatial_merge_size=1, q=video.rate)
+        mask: torch.Tensor = compute_retention_mask(
+            rows.float(), size, spatial_merge_size=1, q=video.rate
+        )
         return mask
     count = max(per_step, int(len(rows) * (1 - video.rate)))
     by_step = rows.reshape(steps, per_step, -1)
