@@ -1,6 +1,6 @@
 """Model half of the families with M-RoPE: exact positions, each video pruned by its own plan."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +11,7 @@ from vllm.platforms import current_platform
 from server.evs import positions
 from server.evs.contract import MROPE_METHODS, require_upstream_of
 from server.evs.plan import PruningPlan, plans_from_field
-from server.evs.processing import PLAN_FIELD, SKELETON_FIELD
+from server.evs.processing import PLAN_FIELD, SKELETON_FIELD, token_grid
 from server.evs.rows import retained_rows, text_embeddings, with_positions, without_positions
 from server.evs.runner import keep_delta_in_rope_state, keep_drift_of_drafts
 from server.evs.walks import Skeleton, Walk, image_grid
@@ -47,11 +47,10 @@ class PruningModel:
             keep_delta_in_rope_state()
             keep_drift_of_drafts()
 
-    def _walk(self, grid: tuple[int, int, int], fields: Any) -> Walk:
+    def _walk(self, fields: Mapping[str, Any]) -> Walk:
         """Returns the unpruned placeholder of a video.
 
         Args:
-            grid: temporal grids, rows and columns of tokens.
             fields: the video's fields, by name: of one item, no batch.
         """
         raise NotImplementedError
@@ -95,28 +94,16 @@ class PruningModel:
     ) -> torch.Tensor:
         if not plan.prunes:
             return without_positions(embeddings)
-        grid = self._token_grid(fields["video_grid_thw"])
-        skeleton = self._skeleton(fields, num_grids=grid[0])
+        num_grids, _, _ = token_grid(fields["video_grid_thw"], self.config)
+        skeleton = skeleton_of(fields, num_grids=num_grids, config=self.config)
         rows, relative = retained_rows(
             embeddings,
             text_embeddings(self, skeleton, embeddings.device),
-            self._walk(grid, fields),
+            self._walk(fields),
             plan,
-            num_grids=grid[0],
+            num_grids=num_grids,
         )
         return with_positions(rows, relative, plan)
-
-    def _skeleton(self, fields: dict[str, Any], *, num_grids: int) -> Skeleton:
-        video_token_id = self.config.video_token_id
-        token_ids = fields.get(SKELETON_FIELD)
-        if token_ids is None:
-            return Skeleton.without_text(num_grids, video_token_id=video_token_id)
-        return Skeleton.of(token_ids.numpy(), video_token_id=video_token_id)
-
-    def _token_grid(self, grid_thw: torch.Tensor) -> tuple[int, int, int]:
-        merge_size = self.config.vision_config.spatial_merge_size
-        num_grids, height, width = grid_thw.tolist()
-        return num_grids, height // merge_size, width // merge_size
 
     def get_mrope_input_positions(
         self, input_tokens: list[int], mm_features: list[Any]
@@ -139,10 +126,10 @@ class PruningModel:
         offset = feature.mm_position.offset
         fields = {name: element.data for name, element in feature.data.items()}
         if feature.modality == "image":
-            _, height, width = self._token_grid(fields["image_grid_thw"])
+            _, height, width = token_grid(fields["image_grid_thw"], self.config)
             return positions.WholeSpan(offset, image_grid(height, width))
         plan = PruningPlan.from_tensor(fields[PLAN_FIELD])
-        walk = self._walk(self._token_grid(fields["video_grid_thw"]), fields)
+        walk = self._walk(fields)
         if not plan.prunes:
             return positions.WholeSpan(offset, walk.relative)
         return positions.PrunedSpan(
@@ -173,3 +160,11 @@ class PruningModel:
             )
         embeddings = [rows[:, :-width] for rows in multimodal_embeddings]
         return embeddings, mrope_positions, getattr(mrope_positions, _DELTA, None)
+
+
+def skeleton_of(fields: Mapping[str, Any], *, num_grids: int, config: Any) -> Skeleton:
+    """Returns the skeleton of a video from its fields."""
+    token_ids = fields.get(SKELETON_FIELD)
+    if token_ids is None:
+        return Skeleton.without_text(num_grids, video_token_id=config.video_token_id)
+    return Skeleton.of(token_ids.numpy(), video_token_id=config.video_token_id)

@@ -36,6 +36,9 @@ class NanoNemotronVLMultiModalProcessor(
             for num_frames in processed["video_num_patches"].tolist()
         ]
 
+    def _walk(self, item: Mapping[str, Any]) -> None:
+        return None
+
     def _skeleton_ids(self, processed: Mapping[str, Any]) -> list[list[int]]:
         processor = self.info.get_hf_processor()
         return [

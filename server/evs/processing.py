@@ -22,7 +22,7 @@ from vllm.multimodal.processing.processor import BaseMultiModalProcessor, Prompt
 from server.evs.arithmetic import checked_method, checked_rate, per_video, retained_tokens
 from server.evs.contract import PROCESSOR_METHODS, require_upstream_of
 from server.evs.plan import MAX_FINGERPRINT, PruningChoice, PruningPlan
-from server.evs.walks import Skeleton
+from server.evs.walks import Skeleton, Walk
 
 RATE_KWARG = "video_pruning_rate"
 METHOD_KWARG = "video_pruning_method"
@@ -32,6 +32,8 @@ PLAN_FIELD = "video_pruning_plan"
 SKELETON_FIELD = "video_skeleton_ids"
 """Field of each video item whose grids have text between them: token ids of its Skeleton."""
 
+_TABLE_FACTOR = 4
+"""vLLM's MRotaryEmbedding has that many times ``max_position_embeddings`` positions."""
 _IDENTITY_KWARG = "video_pruning_identity"
 """Where the two above are kept, resolved, while one prompt is processed."""
 
@@ -52,6 +54,14 @@ class _Identity:
             choices=[self.choices[i] for i in missing],
             fingerprints=[self.fingerprints[i] for i in missing],
         )
+
+
+@dataclass
+class _Placeholder(PromptUpdateDetails):
+    """What stands for one video; vLLM caches it beside the video's item."""
+
+    extent: int = 0
+    """How far the unpruned video pushes the positions of what follows."""
 
 
 class PruningProcessor(BaseMultiModalProcessor[Any]):
@@ -75,6 +85,14 @@ class PruningProcessor(BaseMultiModalProcessor[Any]):
         """Returns each video's text with one video token per grid; None for a family without."""
         return None
 
+    def _walk(self, item: Mapping[str, Any]) -> Walk | None:
+        """Returns the unpruned placeholder of a processed video; None for a family without M-RoPE.
+
+        Args:
+            item: the video's fields, by name.
+        """
+        raise NotImplementedError
+
     def _video_token_id(self) -> int:
         return int(self.info.get_hf_config().video_token_id)
 
@@ -86,7 +104,31 @@ class PruningProcessor(BaseMultiModalProcessor[Any]):
         unpruned = dataclasses.replace(inputs, hf_processor_mm_kwargs=kwargs)
         if self._is_enabled():
             kwargs[_IDENTITY_KWARG] = self._identify(unpruned, choices)
-        return super()._cached_apply_hf_processor(unpruned, timing_ctx)
+        processed = super()._cached_apply_hf_processor(unpruned, timing_ctx)
+        self._check_reach(processed)
+        return processed
+
+    def _check_reach(self, processed: Any) -> None:
+        """Refuse a prompt whose positions go beyond vLLM's table, which would end the engine.
+
+        Positions are those of the unpruned prompt, so they may outgrow the tokens that are left.
+        """
+        contents = [
+            update.content
+            for updates in processed.prompt_updates.get("video", [])
+            for update in updates
+        ]
+        extents = [content.extent for content in contents if isinstance(content, _Placeholder)]
+        config = self.info.ctx.model_config
+        # Text, images and the answer take no more than the longest prompt has tokens.
+        reach = sum(extents) + config.max_model_len
+        table = _TABLE_FACTOR * config.hf_text_config.max_position_embeddings
+        if any(extents) and reach > table:
+            raise ValueError(
+                f"the prompt's videos span {sum(extents)} positions before pruning, and with "
+                f"{config.max_model_len} tokens of text exceed the {table} that the model's "
+                "position table has; send shorter or fewer videos"
+            )
 
     def _is_enabled(self) -> bool:
         return bool(self.info.ctx.get_mm_config().is_multimodal_pruning_enabled())
@@ -210,12 +252,16 @@ class PruningProcessor(BaseMultiModalProcessor[Any]):
 
     def _placeholder(self, out_mm_kwargs: Any, item_idx: int) -> PromptUpdateDetails:
         item = out_mm_kwargs["video"][item_idx]
-        plan = PruningPlan.from_tensor(item[PLAN_FIELD].data)
+        fields = {name: element.data for name, element in item.items()}
+        details = self._details(fields, PruningPlan.from_tensor(fields[PLAN_FIELD]))
+        walk = self._walk(fields)
+        return _Placeholder(details.full, details.is_embed, 0 if walk is None else walk.extent)
+
+    def _details(self, fields: Mapping[str, Any], plan: PruningPlan) -> PromptUpdateDetails:
         video_token_id = self._video_token_id()
-        if SKELETON_FIELD not in item:
+        if SKELETON_FIELD not in fields:
             return PromptUpdateDetails.from_seq([video_token_id] * plan.num_retained)
-        token_ids = item[SKELETON_FIELD].data.numpy()
-        skeleton = Skeleton.of(token_ids, video_token_id=video_token_id)
+        skeleton = Skeleton.of(fields[SKELETON_FIELD].numpy(), video_token_id=video_token_id)
         num_grids = int(np.count_nonzero(skeleton.is_grid))
         ids = skeleton.placeholder(
             tokens_per_grid=plan.num_video_tokens // num_grids, num_retained=plan.num_retained
@@ -237,8 +283,13 @@ def _split(kwargs: Mapping[str, object]) -> tuple[dict[str, object], _Identity |
 
 def merged_grid_sizes(processed: Mapping[str, Any], info: Any) -> list[tuple[int, int]]:
     """Returns temporal grids and tokens per grid of videos that have a ``video_grid_thw``."""
-    merge_size = info.get_hf_config().vision_config.spatial_merge_size
-    return [
-        (num_grids, (height // merge_size) * (width // merge_size))
-        for num_grids, height, width in processed["video_grid_thw"].tolist()
-    ]
+    config = info.get_hf_config()
+    grids = [token_grid(grid_thw, config) for grid_thw in processed["video_grid_thw"]]
+    return [(num_grids, height * width) for num_grids, height, width in grids]
+
+
+def token_grid(grid_thw: torch.Tensor, hf_config: Any) -> tuple[int, int, int]:
+    """Returns temporal grids, rows and columns of tokens from those of patches."""
+    merge_size = hf_config.vision_config.spatial_merge_size
+    num_grids, height, width = grid_thw.tolist()
+    return num_grids, height // merge_size, width // merge_size

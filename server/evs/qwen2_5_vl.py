@@ -18,6 +18,9 @@ class Qwen2_5_VLMultiModalProcessor(
     def _grid_sizes(self, processed: Mapping[str, Any]) -> list[tuple[int, int]]:
         return processing.merged_grid_sizes(processed, self.info)
 
+    def _walk(self, item: Mapping[str, Any]) -> Walk:
+        return walk(item, self.info.get_hf_config())
+
 
 @MULTIMODAL_REGISTRY.register_processor(
     Qwen2_5_VLMultiModalProcessor,
@@ -29,9 +32,15 @@ class Qwen2_5_VLForConditionalGeneration(
 ):
     """vLLM's model with a rate for each video and exact positions."""
 
-    def _walk(self, grid: tuple[int, int, int], fields: Any) -> Walk:
-        seconds = fields.get("second_per_grid_ts")
-        tokens_per_second = getattr(self.config.vision_config, "tokens_per_second", 1.0)
-        # Embeddings may come without their time; a second a grid, as upstream has it.
-        seconds_per_grid = 1.0 if seconds is None else seconds.item()
-        return contiguous_walk(*grid, t_factor=seconds_per_grid * tokens_per_second)
+    def _walk(self, fields: Mapping[str, Any]) -> Walk:
+        return walk(fields, self.config)
+
+
+def walk(fields: Mapping[str, Any], config: Any) -> Walk:
+    """Returns the unpruned placeholder of a video from its fields."""
+    seconds = fields.get("second_per_grid_ts")
+    tokens_per_second = getattr(config.vision_config, "tokens_per_second", 1.0)
+    # Embeddings may come without their time; a second a grid, as upstream has it.
+    seconds_per_grid = 1.0 if seconds is None else seconds.item()
+    grid = processing.token_grid(fields["video_grid_thw"], config)
+    return contiguous_walk(*grid, t_factor=seconds_per_grid * tokens_per_second)

@@ -18,6 +18,9 @@ class Qwen3VLMultiModalProcessor(processing.PruningProcessor, qwen3_vl.Qwen3VLMu
     def _grid_sizes(self, processed: Mapping[str, Any]) -> list[tuple[int, int]]:
         return processing.merged_grid_sizes(processed, self.info)
 
+    def _walk(self, item: Mapping[str, Any]) -> Walk:
+        return walk(item, self.info.get_hf_config())
+
     def _skeleton_ids(self, processed: Mapping[str, Any]) -> list[list[int]]:
         config = self.info.get_hf_config()
         return [
@@ -36,9 +39,15 @@ class Qwen3VLMultiModalProcessor(processing.PruningProcessor, qwen3_vl.Qwen3VLMu
 class InterleavedPruning(mrope.PruningModel):
     """Pruning for placeholders with text between the grids."""
 
-    def _walk(self, grid: tuple[int, int, int], fields: Any) -> Walk:
-        num_grids, height, width = grid
-        return interleaved_walk(self._skeleton(fields, num_grids=num_grids), height, width)
+    def _walk(self, fields: Mapping[str, Any]) -> Walk:
+        return walk(fields, self.config)
+
+
+def walk(fields: Mapping[str, Any], config: Any) -> Walk:
+    """Returns the unpruned placeholder of a video from its fields."""
+    num_grids, height, width = processing.token_grid(fields["video_grid_thw"], config)
+    skeleton = mrope.skeleton_of(fields, num_grids=num_grids, config=config)
+    return interleaved_walk(skeleton, height, width)
 
 
 @MULTIMODAL_REGISTRY.register_processor(

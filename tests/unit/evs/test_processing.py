@@ -10,7 +10,7 @@ from server.evs.arithmetic import ENABLED_AT_RATE_ZERO
 from server.evs.plan import PruningPlan
 from server.evs.plugin import register
 from server.evs.processing import PLAN_FIELD
-from tests.evs.cases import IMAGE_VIDEO, ONE, TWO, Case
+from tests.evs.cases import IMAGE_VIDEO, ONE, TWO, Case, video
 from tests.families import FAMILIES, checkpoint
 
 TOKENS = {"qwen2_5_vl": 144, "qwen3_vl": 120}
@@ -132,6 +132,24 @@ def test_a_rate_among_the_engines_processor_options_is_refused(family):
 
     with pytest.raises(ValueError, match="is an argument of the engine"):
         process(family, config, ONE)
+
+
+def test_positions_beyond_the_models_table_are_refused(family):
+    """Wide and short: few tokens are left, and every grid still pushes by its width."""
+    config = config_of(
+        family,
+        hf_overrides={"text_config": {"max_position_embeddings": 1024}},
+        max_model_len=1024,
+    )
+    clip = video(60, width=1568, height=32, fps=0.05)
+    fits = Case("one", (clip,)).at(0.99)
+    beyond = Case("several", (clip,) * 4).at(0.99)
+    cache = MultiModalProcessorOnlyCache(config)
+
+    assert process(family, config, fits, cache=cache)["prompt_token_ids"]
+    for _ in range(2):  # the second time from the cache
+        with pytest.raises(ValueError, match="exceed the 4096 that the model's position table has"):
+            process(family, config, beyond, cache=cache)
 
 
 def test_to_an_image_alone_a_rate_means_nothing(family, config):

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from server.evs.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
+from server.evs import qwen2_5_vl
 from server.evs.walks import Skeleton, contiguous_walk, interleaved_walk
 
 START, VIDEO, END = 1, 8, 2
@@ -57,12 +57,10 @@ def test_a_family_without_text_has_tokens_only():
 
 
 def test_embeddings_without_their_time_have_a_second_a_grid():
-    model = SimpleNamespace(
-        config=SimpleNamespace(vision_config=SimpleNamespace(tokens_per_second=2))
-    )
-    timed = {"second_per_grid_ts": torch.tensor(1.0)}
-    walks = [
-        Qwen2_5_VLForConditionalGeneration._walk(model, (3, 2, 2), fields) for fields in ({}, timed)
-    ]
+    vision_config = SimpleNamespace(tokens_per_second=2, spatial_merge_size=2)
+    config = SimpleNamespace(vision_config=vision_config)
+    untimed = {"video_grid_thw": torch.tensor([3, 4, 4])}
+    timed = {**untimed, "second_per_grid_ts": torch.tensor(1.0)}
+    walks = [qwen2_5_vl.walk(fields, config) for fields in (untimed, timed)]
 
     assert [walk.relative[-1].tolist() for walk in walks] == [[4, 1, 1]] * 2
