@@ -105,10 +105,12 @@ def measure(
         # Threads of two engines on the same core wait for one another, busily.
         environment |= {"VLLM_CPU_OMP_THREADS_BIND": str(core), "OMP_NUM_THREADS": "1"}
     measured: list[dict[str, Any]] = []
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith(RESULT):
