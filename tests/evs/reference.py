@@ -242,7 +242,7 @@ class NemotronReference:
         self._family = family
         self._model = _nemotron_language_model(path)
         _round(self._model.eval(), dtype)
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(path)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
 
     @torch.no_grad()
     def answer(self, case: Case, features: Features | None = None) -> Answer:
@@ -273,7 +273,9 @@ class NemotronReference:
         return rows
 
     def _ids(self, text: str) -> torch.Tensor:
-        return torch.tensor(self._tokenizer.encode(text, add_special_tokens=False))
+        return torch.tensor(
+            self._tokenizer.encode(text, add_special_tokens=False), dtype=torch.long
+        )
 
     def _greedy(self, name: str, rows: torch.Tensor) -> Answer:
         tokens: list[int] = []
