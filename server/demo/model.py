@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,18 @@ def default_model_dir() -> Path:
 
 def ensure_model(model_dir: Path | None = None) -> Path:
     """Returns the directory of the embedded model, building it first where it is missing."""
-    model_dir = default_model_dir() if model_dir is None else model_dir
+    return ensure_built(default_model_dir() if model_dir is None else model_dir, build_model)
+
+
+def ensure_built(model_dir: Path, build: Callable[[Path], None]) -> Path:
+    """Returns ``model_dir``, letting ``build`` write the checkpoint first where it is missing."""
     if (model_dir / "config.json").exists():
         return model_dir
     model_dir.parent.mkdir(parents=True, exist_ok=True)
-    # Built aside and renamed, so that two servers starting at once never see half a checkpoint.
+    # Built aside and renamed, so that two processes starting at once never see half a checkpoint.
     building = Path(tempfile.mkdtemp(dir=model_dir.parent, prefix=".building-"))
     try:
-        build_model(building)
+        build(building)
         try:
             os.rename(building, model_dir)
         except OSError:

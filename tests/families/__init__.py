@@ -8,14 +8,12 @@ import functools
 import hashlib
 import inspect
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import server.demo.model
+from server.demo.model import ensure_built
 from tests.families import (
     nemotron_nano_vl,
     parts,
@@ -124,7 +122,7 @@ def video_token_id(name: str) -> int:
 def checkpoint(name: str) -> Path:
     """Returns the directory of the family's checkpoint, building it first where it is missing."""
     family = FAMILIES[name]
-    return _built(_model_dir(family), family.builder)
+    return ensure_built(_model_dir(family), family.builder)
 
 
 def speculator(name: str, method: str) -> Path:
@@ -132,25 +130,7 @@ def speculator(name: str, method: str) -> Path:
     target = checkpoint(name)
     source = inspect.getsource(speculators)
     model_dir = target.with_name(f"{target.name}-{method}-{_fingerprint(source)}")
-    return _built(model_dir, functools.partial(speculators.BUILDERS[method], target))
-
-
-def _built(model_dir: Path, build: Callable[[Path], None]) -> Path:
-    if (model_dir / "config.json").exists():
-        return model_dir
-    model_dir.parent.mkdir(parents=True, exist_ok=True)
-    # Built aside and renamed, so that two tests starting at once never see half a checkpoint.
-    building = Path(tempfile.mkdtemp(dir=model_dir.parent, prefix=".building-"))
-    try:
-        build(building)
-        try:
-            os.rename(building, model_dir)
-        except OSError:
-            if not (model_dir / "config.json").exists():
-                raise
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return model_dir
+    return ensure_built(model_dir, functools.partial(speculators.BUILDERS[method], target))
 
 
 def _model_dir(family: Family) -> Path:
