@@ -17,7 +17,7 @@ from server.engine.geometry import geometry_of
 from server.engine.serving import Call, WatchedRequest, WatchedServingChat, create_serving
 from server.engine.translation import parsed_event, raised_error, reported_error
 from server.errors import ConfigurationError, EngineUnavailable, InternalFault, VideoChatError
-from server.evs.processing import METHOD_KWARG, RATE_KWARG
+from server.evs.processing import METHOD_KWARG, RATE_KWARG, position_table_size
 from server.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -28,8 +28,6 @@ ClientFactory = Callable[[VllmConfig], Any]
 STOP_TIMEOUT_SECONDS = 20.0
 """AsyncLLM kills EngineCore at once when it is given no time."""
 HEALTH_TIMEOUT_SECONDS = 10.0
-_MROPE_TABLE_FACTOR = 4
-"""vLLM's MRotaryEmbedding makes its table of positions that much longer than the model's own."""
 
 
 def pruning_kwargs(videos: Sequence[PreparedVideo]) -> JsonObject:
@@ -50,8 +48,8 @@ def max_video_seconds(model_config: Any) -> float:
     per_second = getattr(vision_config, "tokens_per_second", None)
     if not per_second:
         return math.inf
-    table = _MROPE_TABLE_FACTOR * model_config.hf_text_config.max_position_embeddings
-    return max(0.0, float((table - 2 * model_config.max_model_len) / per_second))
+    left = position_table_size(model_config) - 2 * model_config.max_model_len
+    return max(0.0, float(left / per_second))
 
 
 class VllmEngine:

@@ -1,5 +1,6 @@
 """Model half of the families with M-RoPE: exact positions, each video pruned by its own plan."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -47,13 +48,13 @@ class PruningModel:
             keep_delta_in_rope_state()
             keep_drift_of_drafts()
 
+    @abstractmethod
     def _walk(self, fields: Mapping[str, Any]) -> Walk:
         """Returns the unpruned placeholder of a video.
 
         Args:
             fields: the video's fields, by name: of one item, no batch.
         """
-        raise NotImplementedError
 
     def embed_multimodal(self, **kwargs: Any) -> Any:
         """Returns one tensor per media item: retained embeddings and their position channels.

@@ -102,9 +102,8 @@ class NemotronH_Nano_VL_V2(nano_nemotron_vl.NemotronH_Nano_VL_V2):
     ) -> torch.Tensor:
         (video_token_id,) = self._img_context_token_ids
         skeleton = Skeleton.of(skeleton_ids.numpy(), video_token_id=video_token_id)
-        num_grids = int(skeleton.is_grid.sum())
         # Only the order of the walk is used; what counts as a row or column does not matter.
-        walk = interleaved_walk(skeleton, 1, len(embeddings) // num_grids)
+        walk = interleaved_walk(skeleton, 1, len(embeddings) // skeleton.num_grids)
         text = text_embeddings(self, skeleton, embeddings.device)
-        rows, _ = retained_rows(embeddings, text, walk, plan, num_grids=num_grids)
+        rows, _ = retained_rows(embeddings, text, walk, plan, num_grids=skeleton.num_grids)
         return rows

@@ -7,12 +7,12 @@ and turned into the number of tokens to retain, which travels to the model as a 
 """
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from vllm.multimodal.hasher import MultiModalHasher
 from vllm.multimodal.inputs import MultiModalFieldConfig
@@ -32,10 +32,8 @@ PLAN_FIELD = "video_pruning_plan"
 SKELETON_FIELD = "video_skeleton_ids"
 """Field of each video item whose grids have text between them: token ids of its Skeleton."""
 
-_TABLE_FACTOR = 4
-"""vLLM's MRotaryEmbedding has that many times ``max_position_embeddings`` positions."""
 _IDENTITY_KWARG = "video_pruning_identity"
-"""Where the two above are kept, resolved, while one prompt is processed."""
+"""Where rates and methods are kept, resolved, while one prompt is processed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +75,21 @@ class PruningProcessor(BaseMultiModalProcessor[Any]):
         super().__init_subclass__(**kwargs)
         require_upstream_of(cls, PruningProcessor, PROCESSOR_METHODS)
 
+    @abstractmethod
     def _grid_sizes(self, processed: Mapping[str, Any]) -> list[tuple[int, int]]:
         """Returns temporal grids and tokens per grid of each processed video."""
-        raise NotImplementedError
 
     def _skeleton_ids(self, processed: Mapping[str, Any]) -> list[list[int]] | None:
         """Returns each video's text with one video token per grid; None for a family without."""
         return None
 
+    @abstractmethod
     def _walk(self, item: Mapping[str, Any]) -> Walk | None:
         """Returns the unpruned placeholder of a processed video; None for a family without M-RoPE.
 
         Args:
             item: the video's fields, by name.
         """
-        raise NotImplementedError
 
     def _video_token_id(self) -> int:
         return int(self.info.get_hf_config().video_token_id)
@@ -122,7 +120,7 @@ class PruningProcessor(BaseMultiModalProcessor[Any]):
         config = self.info.ctx.model_config
         # Text, images and the answer take no more than the longest prompt has tokens.
         reach = sum(extents) + config.max_model_len
-        table = _TABLE_FACTOR * config.hf_text_config.max_position_embeddings
+        table = position_table_size(config)
         if any(extents) and reach > table:
             raise ValueError(
                 f"the prompt's videos span {sum(extents)} positions before pruning, and with "
@@ -262,9 +260,9 @@ class PruningProcessor(BaseMultiModalProcessor[Any]):
         if SKELETON_FIELD not in fields:
             return PromptUpdateDetails.from_seq([video_token_id] * plan.num_retained)
         skeleton = Skeleton.of(fields[SKELETON_FIELD].numpy(), video_token_id=video_token_id)
-        num_grids = int(np.count_nonzero(skeleton.is_grid))
         ids = skeleton.placeholder(
-            tokens_per_grid=plan.num_video_tokens // num_grids, num_retained=plan.num_retained
+            tokens_per_grid=plan.num_video_tokens // skeleton.num_grids,
+            num_retained=plan.num_retained,
         )
         if plan.prunes:
             return PromptUpdateDetails.from_seq(ids)
@@ -279,6 +277,11 @@ def _split(kwargs: Mapping[str, object]) -> tuple[dict[str, object], _Identity |
     others = dict(kwargs)
     identity = others.pop(_IDENTITY_KWARG, None)
     return others, identity if isinstance(identity, _Identity) else None
+
+
+def position_table_size(model_config: Any) -> int:
+    """Returns how many positions vLLM's MRotaryEmbedding has a table for."""
+    return 4 * int(model_config.hf_text_config.max_position_embeddings)
 
 
 def merged_grid_sizes(processed: Mapping[str, Any], info: Any) -> list[tuple[int, int]]:

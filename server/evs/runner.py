@@ -1,6 +1,7 @@
 """What vLLM 0.32.0's runners lack for pruning, supplied by wrapping one method of each."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 _MARK = "supplied_by_evs"
@@ -16,22 +17,16 @@ def enable_pruning_on_cpu() -> None:
     from vllm.model_executor.models.interfaces import supports_multimodal_pruning
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-    upstream = CPUModelRunner.load_model
-    if hasattr(upstream, _MARK):
-        return
-
-    @functools.wraps(upstream)
-    def load_model(self: Any, *args: Any, **kwargs: Any) -> None:
-        upstream(self, *args, **kwargs)
-        config = self.model_config.multimodal_config
-        self.is_multimodal_pruning_enabled = (
+    def load_model(upstream: Callable[..., None], runner: Any, *args: Any, **kwargs: Any) -> None:
+        upstream(runner, *args, **kwargs)
+        config = runner.model_config.multimodal_config
+        runner.is_multimodal_pruning_enabled = (
             config is not None
             and config.is_multimodal_pruning_enabled()
-            and supports_multimodal_pruning(self.get_model())
+            and supports_multimodal_pruning(runner.get_model())
         )
 
-    setattr(load_model, _MARK, True)
-    CPUModelRunner.load_model = load_model
+    _wrap_once(CPUModelRunner, "load_model", load_model)
 
 
 def keep_delta_in_rope_state() -> None:
@@ -42,18 +37,14 @@ def keep_delta_in_rope_state() -> None:
     """
     from vllm.v1.worker.gpu.mm.rope import RopeState
 
-    upstream = RopeState.update_prefill_positions
-    if hasattr(upstream, _MARK):
-        return
-
-    @functools.wraps(upstream)
-    def update_prefill_positions(self: Any, req_idx: int, positions: Any, delta: Any) -> None:
+    def update_prefill_positions(
+        upstream: Callable[..., None], state: Any, req_idx: int, positions: Any, delta: Any
+    ) -> None:
         if delta is None:
-            delta = self.prefill_delta.np[req_idx]
-        upstream(self, req_idx, positions, delta)
+            delta = state.prefill_delta.np[req_idx]
+        upstream(state, req_idx, positions, delta)
 
-    setattr(update_prefill_positions, _MARK, True)
-    RopeState.update_prefill_positions = update_prefill_positions
+    _wrap_once(RopeState, "update_prefill_positions", update_prefill_positions)
 
 
 def keep_drift_of_drafts() -> None:
@@ -65,24 +56,29 @@ def keep_drift_of_drafts() -> None:
     """
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    upstream = GPUModelRunner._gather_mm_embeddings
+    def gather_mm_embeddings(
+        upstream: Callable[..., Any], runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not (runner.use_async_spec_decode and runner.uses_mrope):
+            return upstream(runner, scheduler_output, *args, **kwargs)
+        window = runner.mrope_positions.gpu[:, : scheduler_output.total_num_scheduled_tokens]
+        corrected = window.clone()
+        gathered = upstream(runner, scheduler_output, *args, **kwargs)
+        window.copy_(window.where(corrected < 0, corrected))
+        return gathered
+
+    _wrap_once(GPUModelRunner, "_gather_mm_embeddings", gather_mm_embeddings)
+
+
+def _wrap_once(owner: type, name: str, around: Callable[..., Any]) -> None:
+    """Let ``around`` be called in place of a method, with the method first; once for a process."""
+    upstream = getattr(owner, name)
     if hasattr(upstream, _MARK):
         return
 
     @functools.wraps(upstream)
-    def gather_mm_embeddings(
-        self: Any, scheduler_output: Any, shift_computed_tokens: int = 0
-    ) -> tuple[list[Any], Any]:
-        if not (self.use_async_spec_decode and self.uses_mrope):
-            gathered: tuple[list[Any], Any] = upstream(
-                self, scheduler_output, shift_computed_tokens
-            )
-            return gathered
-        window = self.mrope_positions.gpu[:, : scheduler_output.total_num_scheduled_tokens]
-        corrected = window.clone()
-        gathered = upstream(self, scheduler_output, shift_computed_tokens)
-        window.copy_(window.where(corrected < 0, corrected))
-        return gathered
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(upstream, self, *args, **kwargs)
 
-    setattr(gather_mm_embeddings, _MARK, True)
-    GPUModelRunner._gather_mm_embeddings = gather_mm_embeddings
+    setattr(wrapper, _MARK, True)
+    setattr(owner, name, wrapper)

@@ -27,6 +27,11 @@ class Skeleton:
         return cls.of(np.full(num_grids, video_token_id), video_token_id=video_token_id)
 
     @property
+    def num_grids(self) -> int:
+        """Temporal grids of the video."""
+        return int(self.is_grid.sum())
+
+    @property
     def text_ids(self) -> NDArray[np.int64]:
         """The text tokens alone."""
         return self.token_ids[~self.is_grid]
@@ -37,11 +42,10 @@ class Skeleton:
         What a pruned video keeps of each grid is not known yet, so the first grid's place holds
         all of it; the rows that replace the placeholder bring the right order.
         """
-        num_grids = int(self.is_grid.sum())
-        if num_retained == num_grids * tokens_per_grid:
-            counts = np.full(num_grids, tokens_per_grid)
+        if num_retained == self.num_grids * tokens_per_grid:
+            counts = np.full(self.num_grids, tokens_per_grid)
         else:
-            counts = np.zeros(num_grids, np.int64)
+            counts = np.zeros(self.num_grids, np.int64)
             counts[0] = num_retained
         repeats = np.ones(len(self.token_ids), np.int64)
         repeats[self.is_grid] = counts
@@ -90,6 +94,5 @@ def interleaved_walk(skeleton: Skeleton, height: int, width: int) -> Walk:
     repeats = np.where(skeleton.is_grid, height * width, 1)
     relative = np.repeat(starts, repeats)[:, None].repeat(3, axis=1)
     is_video = np.repeat(skeleton.is_grid, repeats)
-    num_grids = int(skeleton.is_grid.sum())
-    relative[is_video] += np.tile(image_grid(height, width), (num_grids, 1))
+    relative[is_video] += np.tile(image_grid(height, width), (skeleton.num_grids, 1))
     return Walk(is_video=is_video, relative=relative)
