@@ -75,10 +75,11 @@ def _row(
     try:
         started = time.monotonic()
         measured, fault = measure(*row, names, core=core, unpatched=unpatched)
+        died_in = measured[-1]["property"] if fault and measured else None
         texts = {}
         for name in names:
             own, own_fault = [one for one in measured if one["property"] == name], ""
-            if fault and not (measured and name != measured[-1]["property"] and own):
+            if fault and (not own or name == died_in):
                 own, own_fault = measure(*row, [name], core=core, unpatched=unpatched)
             texts[name] = _text(own, own_fault)
             print(f"{' '.join(row)} {name}: {texts[name]} ({_closeness(own)})", flush=True)

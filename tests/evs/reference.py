@@ -3,6 +3,8 @@
 Nothing of this project takes part; VidCom2 is defined by vLLM's function.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +62,8 @@ class Reference:
             case: the prompt.
             features: of another vision tower, where this one's rounding would not be the same.
         """
-        return self._greedy(case.name, self._pruned(case, features))
+        prompt = self._pruned(case, features)
+        return _greedy(case.name, functools.partial(self._logits_after, prompt))
 
     def _inputs(self, case: Case) -> Any:
         videos = [video.data for video in case.videos]
@@ -160,24 +163,20 @@ class Reference:
             position, index = max(max(place) for place in walk) + 1, index + len(walk)
         return torch.tensor(columns).T
 
-    def _greedy(self, name: str, prompt: _Prompt) -> Answer:
-        tokens: list[int] = []
-        steps: list[dict[int, float]] = []
-        columns, positions, is_visual = prompt.columns, prompt.positions, prompt.is_visual
-        for step in range(NUM_TOKENS):
-            scores = self._next_logprobs(columns, positions, is_visual)
-            best = scores.topk(TOP)
-            steps.append(dict(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
-            tokens.append(int(best.indices[0]))
-            embedded = self._model.get_input_embeddings()(best.indices[:1])
-            widened = torch.nn.functional.pad(embedded, (0, columns.shape[1] - embedded.shape[1]))
-            columns = torch.cat([columns, widened])
-            following = torch.full((3, 1), prompt.next_position + step)
-            positions = torch.cat([positions, following], dim=1)
-            is_visual = torch.cat([is_visual, torch.zeros(1, dtype=torch.bool)])
-        return Answer(name, tuple(tokens), tuple(steps))
+    def _logits_after(self, prompt: _Prompt, tokens: list[int]) -> torch.Tensor:
+        """Returns the scores of what follows the prompt and these tokens of the answer."""
+        answered = self._model.get_input_embeddings()(torch.tensor(tokens, dtype=torch.long))
+        width = prompt.columns.shape[1]
+        widened = torch.nn.functional.pad(answered, (0, width - answered.shape[1]))
+        following = prompt.next_position + torch.arange(len(tokens)).expand(3, -1)
+        is_answered = torch.zeros(len(tokens), dtype=torch.bool)
+        return self._logits(
+            torch.cat([prompt.columns, widened]),
+            torch.cat([prompt.positions, following], dim=1),
+            torch.cat([prompt.is_visual, is_answered]),
+        )
 
-    def _next_logprobs(
+    def _logits(
         self, columns: torch.Tensor, positions: torch.Tensor, is_visual: torch.Tensor
     ) -> torch.Tensor:
         hidden = self._model.get_input_embeddings().weight.shape[1]
@@ -194,9 +193,8 @@ class Reference:
             use_cache=False,
             **deepstack,
         )
-        scores = self._model.lm_head(output.last_hidden_state[0, -1])
-        logprobs: torch.Tensor = scores.float().log_softmax(-1)
-        return logprobs
+        logits: torch.Tensor = self._model.lm_head(output.last_hidden_state[0, -1])
+        return logits
 
 
 def _public(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -255,7 +253,7 @@ class NemotronReference:
             if rows:
                 rows += self._video_rows(*next(videos))
             rows.append(embed(self._ids(piece)))
-        return self._greedy(case.name, torch.cat(rows))
+        return _greedy(case.name, functools.partial(self._logits_after, torch.cat(rows)))
 
     def _video_rows(self, video: Medium, features: torch.Tensor) -> list[torch.Tensor]:
         frames, metadata = video.data
@@ -277,16 +275,22 @@ class NemotronReference:
             self._tokenizer.encode(text, add_special_tokens=False), dtype=torch.long
         )
 
-    def _greedy(self, name: str, rows: torch.Tensor) -> Answer:
-        tokens: list[int] = []
-        steps: list[dict[int, float]] = []
-        for _ in range(NUM_TOKENS):
-            logits = self._model(inputs_embeds=rows[None], use_cache=False).logits[0, -1]
-            best = logits.float().log_softmax(-1).topk(TOP)
-            steps.append(dict(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
-            tokens.append(int(best.indices[0]))
-            rows = torch.cat([rows, self._model.get_input_embeddings()(best.indices[:1])])
-        return Answer(name, tuple(tokens), tuple(steps))
+    def _logits_after(self, rows: torch.Tensor, tokens: list[int]) -> torch.Tensor:
+        """Returns the scores of what follows the prompt and these tokens of the answer."""
+        answered = self._model.get_input_embeddings()(torch.tensor(tokens, dtype=torch.long))
+        embeddings = torch.cat([rows, answered])[None]
+        logits: torch.Tensor = self._model(inputs_embeds=embeddings, use_cache=False).logits[0, -1]
+        return logits
+
+
+def _greedy(name: str, logits_after: Callable[[list[int]], torch.Tensor]) -> Answer:
+    tokens: list[int] = []
+    steps: list[dict[int, float]] = []
+    for _ in range(NUM_TOKENS):
+        best = logits_after(tokens).float().log_softmax(-1).topk(TOP)
+        steps.append(dict(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+        tokens.append(int(best.indices[0]))
+    return Answer(name, tuple(tokens), tuple(steps))
 
 
 def _nemotron_language_model(path: Path) -> Any:

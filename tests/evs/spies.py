@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -33,11 +34,8 @@ def laid_out_prompts() -> Iterator[list[Any]]:
         upstream(self, state)
         seen.append(state)
 
-    GPUModelRunner._init_mrope_positions = init
-    try:
+    with patch.object(GPUModelRunner, "_init_mrope_positions", init):
         yield seen
-    finally:
-        GPUModelRunner._init_mrope_positions = upstream
 
 
 def laid_out(state: Any) -> LaidOut:
@@ -71,11 +69,8 @@ def retentions() -> Iterator[dict[int, torch.Tensor]]:
         seen[plan.fingerprint] = upstream(embeddings, num_grids=num_grids, plan=plan)
         return seen[plan.fingerprint]
 
-    rows.retained_indices = retained_indices
-    try:
+    with patch.object(rows, "retained_indices", retained_indices):
         yield seen
-    finally:
-        rows.retained_indices = upstream
 
 
 @contextmanager
@@ -87,13 +82,9 @@ def tower(engine: Any) -> Iterator[dict[str, list[torch.Tensor]]]:
     if not hasattr(model, "recompute_mrope_positions") or not hasattr(model, "visual"):
         # Nemotron makes prompts of its videos in _process_video_input itself.
         names = {"_process_image_input": "video"}
-    for name, kind in names.items():
-        setattr(model, name, _recorded(getattr(model, name), seen[kind]))
-    try:
+    spied = {name: _recorded(getattr(model, name), seen[kind]) for name, kind in names.items()}
+    with patch.multiple(model, **spied):
         yield seen
-    finally:
-        for name in names:
-            delattr(model, name)
 
 
 def _recorded(upstream: Any, seen: list[torch.Tensor]) -> Any:
@@ -123,11 +114,8 @@ def preemptions() -> Iterator[list[str]]:
         seen.append(request.request_id)
         return upstream(self, request, *args, **kwargs)
 
-    Scheduler._preempt_request = preempt
-    try:
+    with patch.object(Scheduler, "_preempt_request", preempt):
         yield seen
-    finally:
-        Scheduler._preempt_request = upstream
 
 
 @contextmanager
@@ -141,11 +129,8 @@ def encoder_runs(engine: Any) -> Iterator[list[int]]:
         seen.append(len(seen))
         return upstream(**kwargs)
 
-    model.embed_multimodal = embed_multimodal
-    try:
+    with patch.object(model, "embed_multimodal", embed_multimodal):
         yield seen
-    finally:
-        del model.embed_multimodal
 
 
 @dataclass
@@ -177,10 +162,8 @@ def drafts() -> Iterator[Drafts]:
         seen.embedded += len(rows) if shift_computed_tokens else 0
         return rows, places
 
-    Scheduler.make_spec_decoding_stats = make_stats
-    GPUModelRunner._gather_mm_embeddings = gather_rows
-    try:
+    with (
+        patch.object(Scheduler, "make_spec_decoding_stats", make_stats),
+        patch.object(GPUModelRunner, "_gather_mm_embeddings", gather_rows),
+    ):
         yield seen
-    finally:
-        Scheduler.make_spec_decoding_stats = make
-        GPUModelRunner._gather_mm_embeddings = gather
