@@ -14,7 +14,7 @@ from server.evs.contract import MROPE_METHODS, require_upstream_of
 from server.evs.plan import PruningPlan, plans_from_field
 from server.evs.processing import PLAN_FIELD, SKELETON_FIELD, token_grid
 from server.evs.rows import retained_rows, text_embeddings, with_positions, without_positions
-from server.evs.runner import keep_delta_in_rope_state, keep_drift_of_drafts
+from server.evs.runner import keep_delta_in_rope_state, lay_out_marks_alone
 from server.evs.walks import Skeleton, Walk, image_grid
 
 _DELTA = "mrope_position_delta"
@@ -44,9 +44,11 @@ class PruningModel:
                 "video pruning needs pipeline_parallel_size 1: only the first stage sees the "
                 "encoder's rows, and every stage needs the positions that they bring"
             )
-        if self.is_multimodal_pruning_enabled and not current_platform.is_cpu():
-            keep_delta_in_rope_state()
-            keep_drift_of_drafts()
+        if self.is_multimodal_pruning_enabled:
+            lay_out_marks_alone()
+            # Model Runner V2 is not to be had on a CPU, where importing it costs Triton.
+            if not current_platform.is_cpu():
+                keep_delta_in_rope_state()
 
     @abstractmethod
     def _walk(self, fields: Mapping[str, Any]) -> Walk:

@@ -47,27 +47,52 @@ def keep_delta_in_rope_state() -> None:
     _wrap_once(RopeState, "update_prefill_positions", update_prefill_positions)
 
 
-def keep_drift_of_drafts() -> None:
-    """Let Model Runner V1 keep the positions that it has corrected for rejected drafts.
+def lay_out_marks_alone() -> None:
+    """Let Model Runner V1 write a step's positions a second time only where marks were.
 
-    With speculation under asynchronous scheduling, the host counts on every draft, and the device's
-    positions are moved back by those rejected. ``GPUModelRunner._gather_mm_embeddings`` then writes
-    the host's once more, for pruning's sake. Only marks need that.
+    For pruning's sake ``GPUModelRunner._gather_mm_embeddings`` lays out the whole batch once more,
+    in every step. A step without media has no marks, and nothing to lay out. In one with media,
+    the positions that were none stay as they are: with speculation under asynchronous scheduling
+    the host counts on every draft, and only the device's positions are moved back by those
+    rejected.
     """
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     def gather_mm_embeddings(
-        upstream: Callable[..., Any], runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any
+        upstream: Callable[..., Any],
+        runner: Any,
+        scheduler_output: Any,
+        shift_computed_tokens: int = 0,
     ) -> Any:
-        if not (runner.use_async_spec_decode and runner.uses_mrope):
-            return upstream(runner, scheduler_output, *args, **kwargs)
+        if not (runner.is_multimodal_pruning_enabled and runner.uses_mrope):
+            return upstream(runner, scheduler_output, shift_computed_tokens)
+        if not _reaches_media(runner, scheduler_output, shift_computed_tokens):
+            runner.is_multimodal_pruning_enabled = False
+            try:
+                return upstream(runner, scheduler_output, shift_computed_tokens)
+            finally:
+                runner.is_multimodal_pruning_enabled = True
         window = runner.mrope_positions.gpu[:, : scheduler_output.total_num_scheduled_tokens]
-        corrected = window.clone()
-        gathered = upstream(runner, scheduler_output, *args, **kwargs)
-        window.copy_(window.where(corrected < 0, corrected))
+        corrected = window.clone() if runner.use_async_spec_decode else None
+        gathered = upstream(runner, scheduler_output, shift_computed_tokens)
+        if corrected is not None:
+            window.copy_(window.where(corrected < 0, corrected))
         return gathered
 
     _wrap_once(GPUModelRunner, "_gather_mm_embeddings", gather_mm_embeddings)
+
+
+def _reaches_media(runner: Any, scheduler_output: Any, shift_computed_tokens: int) -> bool:
+    """Whether any request computes a token of an image or a video in this step."""
+    from vllm.multimodal.utils import get_mm_features_in_window
+
+    for name, num_tokens in scheduler_output.num_scheduled_tokens.items():
+        request = runner.requests[name]
+        start = request.num_computed_tokens + shift_computed_tokens
+        first, end = get_mm_features_in_window(request.mm_features, start, start + num_tokens)
+        if first < end:
+            return True
+    return False
 
 
 def _wrap_once(owner: type, name: str, around: Callable[..., Any]) -> None:

@@ -22,6 +22,11 @@ from server.evs.plugin import ARCHITECTURES, METHODS_OF_ARCHITECTURE, SUPPORTED_
 
 OVERRIDDEN = [
     (CPUModelRunner, "load_model", ["self", "load_dummy_weights"]),
+    (
+        GPUModelRunner,
+        "_gather_mm_embeddings",
+        ["self", "scheduler_output", "shift_computed_tokens"],
+    ),
     (RopeState, "update_prefill_positions", ["self", "req_idx", "positions", "delta"]),
     (OpenAIServingChat, "render_chat_request", ["self", "request"]),
     (MediaConnector, "fetch_video", ["self", "video_url", "image_mode", "video_processor"]),
@@ -77,6 +82,13 @@ def test_the_cpu_runner_still_lacks_the_switch_that_the_plugin_adds():
 
     assert "is_multimodal_pruning_enabled" not in source
     assert "is_multimodal_pruning_enabled" in inspect.getsource(GPUModelRunner.load_model)
+
+
+def test_the_runner_still_lays_out_the_batch_for_the_sake_of_pruning():
+    source = inspect.getsource(GPUModelRunner._gather_mm_embeddings)
+
+    assert "self.is_multimodal_pruning_enabled and self.uses_mrope" in source
+    assert "self._calc_mrope_positions(scheduler_output)" in source
 
 
 def test_the_serving_class_still_calls_the_generators_that_are_watched():
