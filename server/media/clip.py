@@ -24,6 +24,8 @@ class VideoFacts:
     """Presentation time of each frame that can be shown, ascending; the first one is 0."""
     duration_seconds: float
     """End of the last frame. The video occupies [0, duration_seconds)."""
+    keyframe_indices: tuple[int, ...] = (0,)
+    """Frames at which the container says that decoding can start, ascending."""
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.height < 1:
@@ -34,6 +36,8 @@ class VideoFacts:
             )
         if not self.frame_times_seconds:
             raise ValueError("no frame")
+        if any(not 0 <= index < self.num_frames for index in self.keyframe_indices):
+            raise ValueError("a keyframe that is not among the frames")
         if not self.duration_seconds > 0:
             raise ValueError(f"duration of {self.duration_seconds} s; expected a positive number")
 

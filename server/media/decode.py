@@ -101,6 +101,7 @@ class VideoSource:
             rotation_degrees=self._quarter_turns * 90,
             frame_times_seconds=self._timeline.times_seconds,
             duration_seconds=self._timeline.duration_seconds,
+            keyframe_indices=self._timeline.keyframe_numbers,
         )
 
     def decode(self, plan: FramePlan, out: NDArray[np.uint8]) -> None:

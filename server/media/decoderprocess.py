@@ -68,7 +68,7 @@ class DecoderProcess:
         payload = await self._receive("facts")
         try:
             return messages.facts_from_bytes(payload)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise video_fault("video_decode_failed", self.limits) from error
 
     async def decode(self, plan: FramePlan) -> NDArray[np.uint8]:

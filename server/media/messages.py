@@ -78,6 +78,7 @@ def facts_to_bytes(facts: VideoFacts) -> bytes:
         "height": facts.height,
         "rotation_degrees": facts.rotation_degrees,
         "duration_seconds": facts.duration_seconds,
+        "keyframe_indices": facts.keyframe_indices,
     }
     return json.dumps(scalars).encode() + b"\n" + array("d", facts.frame_times_seconds).tobytes()
 
@@ -86,12 +87,14 @@ def facts_from_bytes(payload: bytes) -> VideoFacts:
     """Returns the facts that ``facts_to_bytes`` packed.
 
     Raises:
-        ValueError, TypeError: it did not.
+        ValueError, TypeError, KeyError: it did not.
     """
     scalars, _, times = payload.partition(b"\n")
     frame_times_seconds = array("d")
     frame_times_seconds.frombytes(times)
-    return VideoFacts(frame_times_seconds=tuple(frame_times_seconds), **json.loads(scalars))
+    fields = json.loads(scalars)
+    fields["keyframe_indices"] = tuple(int(index) for index in fields["keyframe_indices"])
+    return VideoFacts(frame_times_seconds=tuple(frame_times_seconds), **fields)
 
 
 def plan_to_bytes(plan: FramePlan) -> bytes:

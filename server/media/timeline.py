@@ -74,6 +74,15 @@ class Timeline:
         """Presentation time of each frame relative to the first one, ascending."""
         return self._times_seconds
 
+    @property
+    def keyframe_numbers(self) -> tuple[int, ...]:
+        """Frames at which the container says that decoding can start, ascending."""
+        return tuple(
+            number
+            for number, position in enumerate(self._shown)
+            if self._packets[position].is_keyframe
+        )
+
     def without(self, positions: Collection[int]) -> "Timeline":
         """Returns the timeline as if the packets at these positions showed nothing."""
         packets = [

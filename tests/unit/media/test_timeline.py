@@ -81,3 +81,8 @@ def test_frames_that_never_come_out_can_be_left_out():
 
 def test_no_packets_are_no_frames():
     assert timeline([]).num_frames == 0
+
+
+def test_keyframes_are_named_by_the_frame_they_show():
+    assert timeline([0, 4, 2, 1, 3], keys=(0, 1)).keyframe_numbers == (0, 4)
+    assert timeline([-3, -2, 7, 8], keys=(0, 2), hidden=(0, 1)).keyframe_numbers == (0,)
