@@ -51,7 +51,7 @@ def create_app(
         stop_process: called when the engine can not be started or has died.
     """
     metrics = Metrics(registry)
-    loader = VideoLoader(settings.video, _ServedGeometry(engine))
+    loader = VideoLoader(settings.video, _ServedGeometry(engine), metrics=metrics)
     supervisor = _Supervisor(engine, stop_process or (lambda error: None))
 
     @asynccontextmanager

@@ -21,6 +21,10 @@ VideoOutcome = Literal[
 """How fetching and decoding one video ended."""
 PruningBucket = Literal["none", "0", "(0,0.5]", "(0.5,0.75]", "(0.75,1)"]
 """The pruning rate of a request, coarsely; ``none`` is a request without a video."""
+CacheName = Literal["clips", "facts", "downloads"]
+"""What a cache holds: decoded frames, what probing found out, encoded videos of URLs."""
+CacheOutcome = Literal["hit", "shared", "miss"]
+"""How a look into a cache ended; ``shared`` joined work that was under way already."""
 
 # The list of vllm:time_to_first_token_seconds, so that quantiles compare, and finer from 1 to 60 s,
 # where requests with video are.
@@ -40,13 +44,40 @@ class RequestRecord:
     """Set before the request ends, if it ends in another way without raising."""
 
 
+class CacheMeter:
+    """Counts what happens to one cache."""
+
+    def __init__(self, name: CacheName, lookups: Counter, evictions: Counter, held: Gauge) -> None:
+        self._lookups = {kind: lookups.labels(name, kind) for kind in get_args(CacheOutcome)}
+        self._evictions = evictions.labels(name)
+        self._bytes = held.labels(name)
+
+    def looked_up(self, outcome: CacheOutcome) -> None:
+        """Note how a look into the cache ended."""
+        self._lookups[outcome].inc()
+
+    def evicted(self) -> None:
+        """Note that an entry had to go for a newer one."""
+        self._evictions.inc()
+
+    def holds(self, num_bytes: int) -> None:
+        """Note how much the cache holds now."""
+        self._bytes.set(num_bytes)
+
+
 class Metrics:
     """The server's own collectors, in the registry they are given.
 
     None of their names starts with ``vllm:``: vLLM unregisters every collector that has it.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        """Define the collectors.
+
+        Args:
+            registry: where they live; by default one of their own, which nobody reads.
+        """
+        registry = CollectorRegistry() if registry is None else registry
         self.registry = registry
         """Where the collectors live."""
         self._first_token_seconds = Histogram(
@@ -77,6 +108,7 @@ class Metrics:
             "videochat_requests_in_flight", "Chat requests being served.", registry=registry
         )
         self._define_video_collectors(registry)
+        self._define_cache_collectors(registry)
         self._start_at_zero()
 
     def _define_video_collectors(self, registry: CollectorRegistry) -> None:
@@ -96,8 +128,32 @@ class Metrics:
             "videochat_videos", "Videos fetched and decoded.", ("outcome",), registry=registry
         )
         self._decodes_in_flight = Gauge(
-            "videochat_decodes_in_flight", "Videos being decoded.", registry=registry
+            "videochat_decodes_in_flight",
+            "Videos between their bytes and their frames.",
+            registry=registry,
         )
+
+    def _define_cache_collectors(self, registry: CollectorRegistry) -> None:
+        lookups = Counter(
+            "videochat_cache_lookups",
+            "Looks into a cache, by how they ended.",
+            ("cache", "outcome"),
+            registry=registry,
+        )
+        evictions = Counter(
+            "videochat_cache_evictions",
+            "Entries that had to go for newer ones.",
+            ("cache",),
+            registry=registry,
+        )
+        held = Gauge("videochat_cache_bytes", "What a cache holds.", ("cache",), registry=registry)
+        self._caches = {
+            name: CacheMeter(name, lookups, evictions, held) for name in get_args(CacheName)
+        }
+
+    def cache(self, name: CacheName) -> CacheMeter:
+        """Returns the counters of a cache."""
+        return self._caches[name]
 
     def _start_at_zero(self) -> None:
         """Create the labelled series, so that a rate over their first increase is right."""

@@ -91,6 +91,8 @@ class VideoSettings(_Group):
     """Decoder processes at once; 0 means one per CPU core."""
     max_queued_decodes: int = Field(default=64, ge=0)
     """Videos that may wait for a decoder process. Above it: 503 with Retry-After."""
+    clip_cache_bytes: int = Field(default=512_000_000, ge=0)
+    """Memory for decoded clips, so that the next question about one is not decoded; 0 is none."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:

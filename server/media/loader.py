@@ -1,4 +1,11 @@
-"""From a video in a request to the clip that the model will see."""
+"""From a video in a request to the clip that the model will see.
+
+::
+
+    fetch -> digest of the bytes -> facts -> plan -> frames
+
+What is fetched, probed or decoded for one request serves every other that asks for the same.
+"""
 
 import asyncio
 import hashlib
@@ -12,8 +19,10 @@ from server.conversation import VideoRequest
 from server.errors import RequestError
 from server.media.clip import FramePlan, VideoClip, VideoFacts
 from server.media.sampling import Sampling, plan_frames
+from server.media.sharing import SharedDecodes
 from server.media.source import SourceReader
 from server.media.workers import DecoderPool
+from server.metrics import Metrics
 from server.settings import VideoSettings
 
 PlanHook = Callable[[VideoFacts, FramePlan], None]
@@ -43,6 +52,7 @@ class VideoLoader:
         geometry: FrameGeometry,
         *,
         pool: DecoderPool | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """Prepare; no process runs before ``start``.
 
@@ -50,19 +60,25 @@ class VideoLoader:
             settings: limits.
             geometry: the frame sizes of the served model.
             pool: decoder processes; by default a pool of its own.
+            metrics: counts what the caches do; by default nobody reads them.
         """
+        metrics = Metrics() if metrics is None else metrics
         self._settings = settings
         self._geometry = geometry
         self._reader = SourceReader(settings)
         self._pool = DecoderPool(settings) if pool is None else pool
+        self._decodes = SharedDecodes(
+            self._pool, cache_bytes=settings.clip_cache_bytes, metrics=metrics
+        )
 
     async def start(self) -> None:
         """Return when videos can be decoded without delay."""
         await self._pool.start()
 
     async def stop(self) -> None:
-        """End every decoder process."""
+        """End every decoder process, and free what is kept."""
         await self._pool.stop()
+        self._decodes.forget()
 
     async def fetch(self, video: VideoRequest) -> bytes:
         """Returns the encoded video that the request's URL stands for.
@@ -88,24 +104,21 @@ class VideoLoader:
             Overloaded: too many videos are waiting.
         """
         with _naming(video):
-            async with self._pool.open(source) as decoder:
-                facts = await decoder.probe()
+            digest = await _digest(source)
+            async with self._decodes.probed(source, digest) as probed:
+                facts = probed.facts
                 sampling = self._sample(facts, video)
                 plan = self._plan(facts, sampling)
                 if on_plan is not None:
                     on_plan(facts, plan)
-                digest = asyncio.create_task(_digest(source))
-                try:
-                    frames = await decoder.decode(plan)
-                    source_digest = await digest
-                finally:
-                    digest.cancel()
-        timestamps = tuple(facts.frame_times_seconds[index] for index in plan.frame_indices)
+                timestamps = tuple(facts.frame_times_seconds[i] for i in plan.frame_indices)
+                key = _content_key(digest, plan, timestamps, sampling.span_seconds)
+                frames = await probed.frames(key, plan)
         return VideoClip(
-            frames=frames,
+            frames=frames.view(),
             timestamps_seconds=timestamps,
             duration_seconds=sampling.span_seconds,
-            content_key=_content_key(source_digest, plan, timestamps, sampling.span_seconds),
+            content_key=key,
         )
 
     def _sample(self, facts: VideoFacts, video: VideoRequest) -> Sampling:

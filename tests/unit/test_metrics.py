@@ -5,7 +5,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from server.errors import InvalidVideo, Overloaded, RequestTooLarge, VideoUnreachable
-from server.metrics import Metrics, Outcome, PruningBucket, pruning_bucket
+from server.metrics import (
+    CacheName,
+    CacheOutcome,
+    Metrics,
+    Outcome,
+    PruningBucket,
+    pruning_bucket,
+)
 
 
 @pytest.fixture
@@ -146,3 +153,20 @@ def test_every_name_is_ours_and_every_outcome_starts_at_zero(
     text = generate_latest(registry).decode()
     for outcome in get_args(Outcome):
         assert f'videochat_requests_total{{outcome="{outcome}"}} 0.0' in text
+
+
+def test_caches_are_counted_apart_and_start_at_zero(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    metrics.cache("clips").looked_up("shared")
+    metrics.cache("clips").evicted()
+    metrics.cache("clips").holds(7)
+
+    lookups = "videochat_cache_lookups_total"
+    for cache in get_args(CacheName):
+        for outcome in get_args(CacheOutcome):
+            expected = float((cache, outcome) == ("clips", "shared"))
+            assert value(registry, lookups, cache=cache, outcome=outcome) == expected
+    assert value(registry, "videochat_cache_evictions_total", cache="clips") == 1
+    assert value(registry, "videochat_cache_evictions_total", cache="facts") == 0
+    assert value(registry, "videochat_cache_bytes", cache="clips") == 7
