@@ -76,7 +76,10 @@ def create_app(
         middleware=[
             Middleware(RequestLog),
             Middleware(
-                ChatAdmission, metrics=metrics, max_requests=settings.http.max_concurrent_requests
+                ChatAdmission,
+                metrics=metrics,
+                max_requests=settings.http.max_concurrent_requests,
+                is_full_for=loader.is_full_for,
             ),
             Middleware(BodyLimit, max_body_bytes=settings.http.max_body_bytes),
         ],

@@ -65,6 +65,34 @@ class CacheMeter:
         self._bytes.set(num_bytes)
 
 
+class QueueMeter:
+    """Tells who waits for a decoder, and how long."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._length = Gauge(
+            "videochat_decode_queue_length", "Videos waiting for a decoder.", registry=registry
+        )
+        self._seconds = Histogram(
+            "videochat_decode_queue_seconds",
+            "How long a video waited for its decoder.",
+            buckets=_SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self._busy = Gauge("videochat_decoders_busy", "Decoders at work.", registry=registry)
+
+    def length(self, num_waiting: int) -> None:
+        """Note how many videos wait now."""
+        self._length.set(num_waiting)
+
+    def waited(self, seconds: float) -> None:
+        """Note how long a video that got its decoder has waited for it."""
+        self._seconds.observe(seconds)
+
+    def busy(self, num_decoders: int) -> None:
+        """Note how many decoders are at work now."""
+        self._busy.set(num_decoders)
+
+
 class Metrics:
     """The server's own collectors, in the registry they are given.
 
@@ -109,6 +137,8 @@ class Metrics:
         )
         self._define_video_collectors(registry)
         self._define_cache_collectors(registry)
+        self.decode_queue = QueueMeter(registry)
+        """Of videos that wait for a decoder."""
         self._start_at_zero()
 
     def _define_video_collectors(self, registry: CollectorRegistry) -> None:

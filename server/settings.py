@@ -90,7 +90,10 @@ class VideoSettings(_Group):
     max_concurrent_decodes: int = Field(default=0, ge=0)
     """Decoder processes at once; 0 means one per CPU core."""
     max_queued_decodes: int = Field(default=64, ge=0)
-    """Videos that may wait for a decoder process. Above it: 503 with Retry-After."""
+    """Videos that may wait for a decoder process. Above it: 503 with Retry-After, before the body
+    of a request is read; clients that send many make room for those that send few."""
+    queue_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long a video may wait for a decoder process. After it: 503 with Retry-After."""
     clip_cache_bytes: int = Field(default=512_000_000, ge=0)
     """Memory for decoded clips, so that the next question about one is not decoded; 0 is none."""
 

@@ -4,10 +4,13 @@ Pure ASGI, so that nothing buffers a stream or hides that the client has hung up
 """
 
 import asyncio
+import hashlib
 import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
+from ipaddress import IPv6Address, IPv6Network, ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.api.disconnect import stopped
 from server.api.errors import error_outcome, error_response, log_fault
 from server.api.state import note_outcome, noted_outcome
+from server.client import client_bound
 from server.errors import Overloaded, RequestTooLarge
 from server.logs import request_id_bound
 from server.metrics import Metrics, Outcome
@@ -95,12 +99,24 @@ class _LoggedRequest:
 
 
 class ChatAdmission:
-    """Counts chat requests, and refuses one too many before its body is read."""
+    """Counts chat requests, and refuses one too many before its body is read.
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, max_requests: int) -> None:
+    Says for whom each one is served: for the API key that it comes with, which counts whether or
+    not anybody checks it, or else for its address.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        max_requests: int,
+        is_full_for: Callable[[str], bool] = lambda client: False,
+    ) -> None:
         self.app = app
         self._metrics = metrics
         self._max_requests = max_requests
+        self._is_full_for = is_full_for
         self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,9 +132,12 @@ class ChatAdmission:
                 status = message["status"]
             await send(message)
 
-        with self._metrics.request() as record:
-            if self._running >= self._max_requests:
-                await self._refuse(scope, receive, send)
+        client = _client_key(scope)
+        with self._metrics.request() as record, client_bound(client):
+            refusal = self._refusal(client)
+            if refusal is not None:
+                note_outcome(scope, error_outcome(refusal))
+                await error_response(refusal)(scope, receive, send)
                 record.outcome = "overloaded"
                 return
             self._running += 1
@@ -128,12 +147,14 @@ class ChatAdmission:
                 self._running -= 1
                 record.outcome = noted_outcome(scope) or _outcome_of_status(status)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = Overloaded(
-            f"The server is busy with {self._max_requests} requests. Try again later."
-        )
-        note_outcome(scope, error_outcome(error))
-        await error_response(error)(scope, receive, send)
+    def _refusal(self, client: str) -> Overloaded | None:
+        if self._running >= self._max_requests:
+            return Overloaded(
+                f"The server is busy with {self._max_requests} requests. Try again later."
+            )
+        if self._is_full_for(client):
+            return Overloaded("Too many videos are waiting to be decoded. Try again later.")
+        return None
 
 
 class BodyLimit:
@@ -215,6 +236,24 @@ def _request_id(scope: Scope) -> str:
     """Returns the client's own id if it is harmless, or a new one."""
     given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
     return given if _CLIENT_REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(16)}"
+
+
+def _client_key(scope: Scope) -> str:
+    """Returns what tells this client from others, without the secret that may be in it."""
+    credentials = Headers(scope=scope).get("authorization")
+    if credentials is not None:
+        return "key:" + hashlib.sha256(credentials.encode("latin-1")).hexdigest()
+    host, _ = scope.get("client") or ("", 0)
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return f"address:{host}"
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if isinstance(address, IPv6Address):
+        # Whoever has one address of a network of this size has them all.
+        return f"address:{IPv6Network((int(address), 64), strict=False)}"
+    return f"address:{address}"
 
 
 def _declared_bytes(scope: Scope) -> int:

@@ -66,7 +66,7 @@ class VideoLoader:
         self._settings = settings
         self._geometry = geometry
         self._reader = SourceReader(settings)
-        self._pool = DecoderPool(settings) if pool is None else pool
+        self._pool = DecoderPool(settings, metrics=metrics) if pool is None else pool
         self._decodes = SharedDecodes(
             self._pool, cache_bytes=settings.clip_cache_bytes, metrics=metrics
         )
@@ -79,6 +79,10 @@ class VideoLoader:
         """End every decoder process, and free what is kept."""
         await self._pool.stop()
         self._decodes.forget()
+
+    def is_full_for(self, client: str) -> bool:
+        """Returns whether a video of ``client`` would be refused now, for all that wait."""
+        return self._pool.is_full_for(client)
 
     async def fetch(self, video: VideoRequest) -> bytes:
         """Returns the encoded video that the request's URL stands for.
@@ -101,7 +105,7 @@ class VideoLoader:
 
         Raises:
             InvalidVideo: no usable video is in the source, or it exceeds a limit.
-            Overloaded: too many videos are waiting.
+            Overloaded: too many videos are waiting, or this one has waited too long.
         """
         with _naming(video):
             digest = await _digest(source)

@@ -5,10 +5,13 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from server.client import current_client
 from server.errors import InternalFault, Overloaded
+from server.media.decodequeue import DecodeQueue
 from server.media.decoderprocess import DecoderProcess
 from server.media.faults import DecodeLimits, video_fault
 from server.media.forking import ForkHost
+from server.metrics import Metrics
 from server.settings import VideoSettings
 
 DECODE_VIDEO = "server.media.decoder:decode_video"
@@ -18,12 +21,19 @@ _MAX_THREADS_PER_VIDEO = 4
 class DecoderPool:
     """Runs as many decoders at once as allowed, and lets a bounded number of videos wait."""
 
-    def __init__(self, settings: VideoSettings, *, host: ForkHost | None = None) -> None:
+    def __init__(
+        self,
+        settings: VideoSettings,
+        *,
+        host: ForkHost | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
         """Prepare; no process runs before ``start``.
 
         Args:
             settings: limits.
             host: where decoder processes come from; by default one of the pool's own.
+            metrics: tells who waits; by default nobody reads it.
         """
         cores = len(os.sched_getaffinity(0))
         self._limits = DecodeLimits(
@@ -33,9 +43,12 @@ class DecoderPool:
             timeout_seconds=settings.decode_timeout_seconds,
             threads=min(cores, _MAX_THREADS_PER_VIDEO),
         )
-        self._running = asyncio.Semaphore(settings.max_concurrent_decodes or cores)
-        self._num_waiting = 0
-        self._max_waiting = settings.max_queued_decodes
+        self._queue = DecodeQueue(
+            num_places=settings.max_concurrent_decodes or cores,
+            max_waiting=settings.max_queued_decodes,
+            max_wait_seconds=settings.queue_timeout_seconds,
+            meter=(Metrics() if metrics is None else metrics).decode_queue,
+        )
         self._host = ForkHost(DECODE_VIDEO) if host is None else host
         self._restart = asyncio.Lock()
 
@@ -51,42 +64,36 @@ class DecoderPool:
         """End every process of the pool; open videos fail."""
         await self._host.stop()
 
+    def is_full_for(self, client: str) -> bool:
+        """Returns whether a video of ``client`` would be refused now."""
+        return self._queue.is_full_for(client)
+
     @asynccontextmanager
     async def open(self, source: bytes) -> AsyncIterator[DecoderProcess]:
         """Yields a decoder that has begun to read ``source``; it is killed at the end.
 
         Raises:
             InvalidVideo: the source is empty.
-            Overloaded: too many videos are waiting already.
+            Overloaded: too many videos are waiting already, this one has waited too long, or the
+                machine can not start another process.
         """
         if not source:
             raise video_fault("invalid_video", self._limits)
-        async with self._slot():
+        async with self._queue.place(current_client()):
             decoder = await self._start_decoder(source)
             try:
                 yield decoder
             finally:
                 await decoder.end()
 
-    @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
-        if self._running.locked() and self._num_waiting >= self._max_waiting:
-            raise Overloaded("Too many videos are waiting to be decoded. Try again later.")
-        self._num_waiting += 1
-        try:
-            await self._running.acquire()
-        finally:
-            self._num_waiting -= 1
-        try:
-            yield
-        finally:
-            self._running.release()
-
     async def _start_decoder(self, source: bytes) -> DecoderProcess:
         await self._revive_host()
         start = asyncio.create_task(DecoderProcess.start(self._host, source, self._limits))
         try:
             return await asyncio.shield(start)
+        except OSError as error:
+            # No more file descriptors, or no more memory for the source.
+            raise Overloaded("No decoder process can be started at the moment.") from error
         except asyncio.CancelledError:
             # Starting can not be undone half way: finish it, then take the process away.
             start.add_done_callback(_end_orphan)

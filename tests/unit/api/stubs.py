@@ -144,7 +144,11 @@ class StubPipeline:
 
 
 def build_app(
-    pipeline: StubPipeline, *, settings: Settings | None = None, engine: StubEngine | None = None
+    pipeline: StubPipeline,
+    *,
+    settings: Settings | None = None,
+    engine: StubEngine | None = None,
+    is_full_for: Callable[[str], bool] = lambda client: False,
 ) -> FastAPI:
     settings = settings or Settings()
     metrics = Metrics(CollectorRegistry())
@@ -154,7 +158,10 @@ def build_app(
         middleware=[
             Middleware(RequestLog),
             Middleware(
-                ChatAdmission, metrics=metrics, max_requests=settings.http.max_concurrent_requests
+                ChatAdmission,
+                metrics=metrics,
+                max_requests=settings.http.max_concurrent_requests,
+                is_full_for=is_full_for,
             ),
             Middleware(BodyLimit, max_body_bytes=settings.http.max_body_bytes),
         ],

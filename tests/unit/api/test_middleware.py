@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from server.client import current_client
 from tests.unit.api.stubs import (
     QUESTION,
     StubPipeline,
@@ -208,3 +209,57 @@ async def test_client_that_leaves_while_it_sends_is_cancelled(pipeline: StubPipe
         writer.close()
         await until(lambda: counted(app, "videochat_requests_total", outcome="cancelled") == 1)
     assert not pipeline.requests
+
+
+@pytest.mark.anyio
+async def test_a_client_whose_videos_would_be_refused_is_refused_before_its_body(
+    pipeline: StubPipeline,
+) -> None:
+    asked = []
+
+    def is_full_for(client: str) -> bool:
+        asked.append(client)
+        return len(asked) == 1
+
+    app = build_app(pipeline, is_full_for=is_full_for)
+    async with serving(app) as url, httpx.AsyncClient() as client:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n")
+        async with asyncio.timeout(5):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+            head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+        assert b"retry-after: " in head
+        assert (await client.post(url + CHAT, json=QUESTION)).status_code == 200
+
+    assert asked == ["address:127.0.0.1"] * 2
+    assert counted(app, "videochat_requests_total", outcome="overloaded") == 1
+
+
+@pytest.mark.anyio
+async def test_clients_are_told_apart_by_key_or_else_by_address() -> None:
+    clients = []
+
+    async def note() -> None:
+        clients.append(current_client())
+
+    app = build_app(StubPipeline(before=note))
+    for address in ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8:1::1"):
+        transport = httpx.ASGITransport(app=app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            await client.post(CHAT, json=QUESTION)
+    async with client_of(app) as client:
+        for secret in ("one", "two", "one"):
+            headers = {"Authorization": f"Bearer {secret}"}
+            await client.post(CHAT, json=QUESTION, headers=headers)
+
+    ipv4, mapped, first, neighbour, elsewhere, one, two, one_again = clients
+    assert ipv4 == "address:192.0.2.1"
+    assert first == neighbour == "address:2001:db8::/64"
+    assert elsewhere == "address:2001:db8:1::/64"
+    assert mapped == ipv4
+    assert one == one_again != two
+    assert one.startswith("key:")
+    assert not any("one" in client or "two" in client for client in clients)
