@@ -18,6 +18,9 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
+    # Each further arena of glibc reserves 64 MiB of the address space by which a decoder's memory
+    # is limited; how many there are depends on where the kernel put things and on timing.
+    "MALLOC_ARENA_MAX": "1",
 }
 
 

@@ -280,8 +280,11 @@ async def test_decoders_see_no_secret(make_pool, fork_host):
             b"OPENBLAS_NUM_THREADS",
             b"MKL_NUM_THREADS",
             b"CUDA_VISIBLE_DEVICES",
+            b"MALLOC_ARENA_MAX",
             b"LC_CTYPE",
         }
+        # Without it, threads take a random share of the limit on memory as address space.
+        assert b"MALLOC_ARENA_MAX=1" in environment.split(b"\0")
 
 
 def _environment(pid):
