@@ -81,7 +81,12 @@ def create_app(
                 max_requests=settings.http.max_concurrent_requests,
                 is_full_for=loader.is_full_for,
             ),
-            Middleware(BodyLimit, max_body_bytes=settings.http.max_body_bytes),
+            Middleware(
+                BodyLimit,
+                max_body_bytes=settings.http.max_body_bytes,
+                max_bodies_bytes=settings.http.max_bodies_bytes,
+                timeout_seconds=settings.http.body_timeout_seconds,
+            ),
         ],
         exception_handlers=exception_handlers(),
     )

@@ -7,6 +7,7 @@
     ├── RequestError                the client can fix it; carries param and code
     │   ├── InvalidRequest          a field is missing, unknown, malformed or contradictory
     │   ├── ModelNotFound           the model named is not served here
+    │   ├── RequestTimeout          the body arrives too slowly
     │   ├── RequestTooLarge         the body or a video exceeds a byte limit
     │   ├── InvalidVideo            the bytes arrived but no usable video is in them
     │   ├── VideoUnreachable        a video URL could not be retrieved (one text for every cause)
@@ -52,6 +53,12 @@ class ModelNotFound(RequestError):
     """The request names a model that is not served here."""
 
     code = "model_not_found"
+
+
+class RequestTimeout(RequestError):
+    """The body of the request arrives too slowly."""
+
+    code = "request_timeout"
 
 
 class RequestTooLarge(RequestError):

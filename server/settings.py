@@ -50,12 +50,24 @@ class HttpSettings(_Group):
     """TCP port to bind; 0 lets the system choose one."""
     max_body_bytes: int = Field(default=140_000_000, ge=1)
     """Largest request body accepted; base64 makes a video a third larger. Above it: 413."""
+    max_bodies_bytes: int = Field(default=1_000_000_000, ge=1)
+    """Memory for the bodies of all chat requests in flight. Above it: 503 with Retry-After, before
+    the body is read where its length is given."""
+    body_timeout_seconds: float = Field(default=30.0, gt=0)
+    """How long a body may take beyond what it takes at 100 kB a second. Above it: 408."""
     max_concurrent_requests: int = Field(default=256, ge=1)
     """Chat requests in flight at once. Above it: 503 with Retry-After, before the body is read."""
     keep_alive_comment_seconds: float = Field(default=10.0, gt=0)
     """Silence on a stream after which a comment line is sent, so that proxies do not cut it."""
     shutdown_grace_seconds: float = Field(default=20.0, ge=0)
     """How long running answers may go on after SIGTERM."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        _require_order(
+            "max_body_bytes", self.max_body_bytes, "max_bodies_bytes", self.max_bodies_bytes
+        )
+        return self
 
 
 class VideoSettings(_Group):

@@ -30,6 +30,7 @@ CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
     },
     400: {"model": ErrorBody, "description": "A field is wrong, or a video can not be used."},
     404: {"model": ErrorBody, "description": "The model named is not served here."},
+    408: {"model": ErrorBody, "description": "The body arrives too slowly."},
     413: {"model": ErrorBody, "description": "The body or a video is larger than the limit."},
     415: {"model": ErrorBody, "description": "The body is not plain JSON."},
     500: {"model": ErrorBody, "description": "A fault of the server."},

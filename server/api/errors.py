@@ -23,6 +23,7 @@ from server.errors import (
     ModelNotFound,
     Overloaded,
     RequestError,
+    RequestTimeout,
     RequestTooLarge,
     VideoChatError,
 )
@@ -58,6 +59,7 @@ _INVALID_REQUEST = "invalid_request_error"
 _SERVER_ERROR = "server_error"
 _TABLE: dict[type[Exception], _Row] = {
     ModelNotFound: _Row(404, _INVALID_REQUEST, "client_error"),
+    RequestTimeout: _Row(408, _INVALID_REQUEST, "client_error"),
     RequestTooLarge: _Row(413, _INVALID_REQUEST, "client_error"),
     RequestError: _Row(400, _INVALID_REQUEST, "client_error"),
     Overloaded: _Row(503, _SERVER_ERROR, "overloaded", "server_overloaded"),

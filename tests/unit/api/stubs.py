@@ -163,7 +163,12 @@ def build_app(
                 max_requests=settings.http.max_concurrent_requests,
                 is_full_for=is_full_for,
             ),
-            Middleware(BodyLimit, max_body_bytes=settings.http.max_body_bytes),
+            Middleware(
+                BodyLimit,
+                max_body_bytes=settings.http.max_body_bytes,
+                max_bodies_bytes=settings.http.max_bodies_bytes,
+                timeout_seconds=settings.http.body_timeout_seconds,
+            ),
         ],
     )
     app.state.settings = settings

@@ -20,6 +20,7 @@ from server.errors import (
     InvalidVideo,
     ModelNotFound,
     Overloaded,
+    RequestTimeout,
     RequestTooLarge,
     VideoUnreachable,
 )
@@ -39,6 +40,7 @@ REQUEST_ERRORS = [
     (VideoUnreachable("m"), 400, "video_url_unreachable"),
     (ContextLengthExceeded("m"), 400, "context_length_exceeded"),
     (ModelNotFound("m"), 404, "model_not_found"),
+    (RequestTimeout("m"), 408, "request_timeout"),
     (RequestTooLarge("m"), 413, "request_too_large"),
 ]
 
