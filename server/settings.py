@@ -106,6 +106,9 @@ class VideoSettings(_Group):
     of a request is read; clients that send many make room for those that send few."""
     queue_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long a video may wait for a decoder process. After it: 503 with Retry-After."""
+    download_cache_bytes: int = Field(default=256_000_000, ge=0)
+    """Memory for videos of URLs, used again after their origin has said that they still hold; 0 is
+    none. What an origin calls private or no-store is not kept."""
     clip_cache_bytes: int = Field(default=512_000_000, ge=0)
     """Memory for decoded clips, so that the next question about one is not decoded; 0 is none."""
 

@@ -44,6 +44,11 @@ class BoundedCache(Generic[_V]):
             self._entries.popitem()
         self._meter.holds(int(self._entries.currsize))
 
+    def discard(self, key: bytes) -> None:
+        """Forget what is kept under ``key``, if there is anything."""
+        self._entries.pop(key, None)
+        self._meter.holds(int(self._entries.currsize))
+
     def clear(self) -> None:
         """Forget everything."""
         self._entries = _Entries(int(self._entries.maxsize), self._size_of, self._meter)

@@ -19,6 +19,7 @@ import httpcore
 
 from server.errors import InvalidRequest, RequestTooLarge, VideoUnreachable
 from server.media.addresses import is_public_address
+from server.media.downloads import DownloadCache
 from server.settings import VideoSettings
 
 logger = logging.getLogger(__name__)
@@ -107,6 +108,11 @@ class _Target:
             raise _Unreachable("redirect from https to http")
         return target
 
+    @property
+    def identity(self) -> bytes:
+        """What is asked of whom, in bytes."""
+        return f"{self.scheme}://{self.host}:{self.port}{self.path}".encode()
+
     def to_httpcore(self) -> httpcore.URL:
         return httpcore.URL(
             scheme=self.scheme.encode(),
@@ -119,7 +125,8 @@ class _Target:
 class Fetcher:
     """Retrieves http(s) URLs for ``SourceReader``."""
 
-    def __init__(self, settings: VideoSettings) -> None:
+    def __init__(self, settings: VideoSettings, downloads: DownloadCache | None = None) -> None:
+        self._downloads = DownloadCache() if downloads is None else downloads
         self._max_bytes = settings.max_video_bytes
         self._timeout_seconds = settings.fetch_timeout_seconds
         self._allow_private = settings.allow_private_addresses
@@ -169,21 +176,26 @@ class Fetcher:
 
     async def _get(self, target: _Target) -> bytes | str:
         """Returns the body, or the location that the answer redirects to."""
+        kept = self._downloads.get(target.identity)
+        request_headers = [*_HEADERS, *(kept.conditions if kept is not None else ())]
         async with (
             httpcore.AsyncConnectionPool(
                 ssl_context=self._ssl_context,
                 network_backend=_CheckedNetwork(allow_private=self._allow_private),
             ) as connections,
-            connections.stream("GET", target.to_httpcore(), headers=_HEADERS) as response,
+            connections.stream("GET", target.to_httpcore(), headers=request_headers) as response,
         ):
             headers = {name.lower(): value for name, value in response.headers}
             if response.status in _REDIRECTS and b"location" in headers:
                 return headers[b"location"].decode("latin-1")
+            if response.status == 304 and kept is not None:
+                return self._downloads.confirmed(target.identity, kept, headers)
             if response.status != 200:
                 raise _Unreachable("status other than 200")
             if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
                 raise _Unreachable("compressed body")
-            return await self._body(response, headers.get(b"content-length"))
+            body = await self._body(response, headers.get(b"content-length"))
+            return self._downloads.loaded(target.identity, body, headers)
 
     async def _body(self, response: httpcore.Response, claimed_bytes: bytes | None) -> bytes:
         if claimed_bytes is not None and int(claimed_bytes) > self._max_bytes:

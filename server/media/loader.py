@@ -18,6 +18,8 @@ import numpy as np
 from server.conversation import VideoRequest
 from server.errors import RequestError
 from server.media.clip import FramePlan, VideoClip, VideoFacts
+from server.media.downloads import DownloadCache
+from server.media.flights import SingleFlight
 from server.media.sampling import Sampling, plan_frames
 from server.media.sharing import SharedDecodes
 from server.media.source import SourceReader
@@ -41,6 +43,8 @@ class FrameGeometry(Protocol):
 
 
 _SLOW_HASH_BYTES = 1_000_000
+_MAX_URL_CHARACTERS = 4096
+"""Longer ones are refused, and not worth a digest."""
 
 
 class VideoLoader:
@@ -65,7 +69,10 @@ class VideoLoader:
         metrics = Metrics() if metrics is None else metrics
         self._settings = settings
         self._geometry = geometry
-        self._reader = SourceReader(settings)
+        self._downloads = DownloadCache(max_bytes=settings.download_cache_bytes, metrics=metrics)
+        self._downloads_meter = metrics.cache("downloads")
+        self._fetches: SingleFlight[bytes] = SingleFlight()
+        self._reader = SourceReader(settings, self._downloads)
         self._pool = DecoderPool(settings, metrics=metrics) if pool is None else pool
         self._decodes = SharedDecodes(
             self._pool, cache_bytes=settings.clip_cache_bytes, metrics=metrics
@@ -79,6 +86,7 @@ class VideoLoader:
         """End every decoder process, and free what is kept."""
         await self._pool.stop()
         self._decodes.forget()
+        self._downloads.forget()
 
     def is_full_for(self, client: str) -> bool:
         """Returns whether a video of ``client`` would be refused now, for all that wait."""
@@ -91,7 +99,16 @@ class VideoLoader:
             InvalidRequest, RequestTooLarge, VideoUnreachable: it can not be had.
         """
         with _naming(video):
-            return await self._reader.read(video.url, param=video.param)
+            if not _is_remote(video.url):
+                return await self._reader.read(video.url, param=video.param)
+            key = hashlib.sha256(video.url.encode()).digest()
+            if key in self._fetches:
+                self._downloads_meter.looked_up("shared")
+            # Without a name: an error is told to all, each under the name of its own video.
+            async with self._fetches.join(
+                key, lambda: self._reader.read(video.url, param="")
+            ) as source:
+                return source
 
     async def decode(
         self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
@@ -148,6 +165,11 @@ def _naming(video: VideoRequest) -> Iterator[None]:
     except RequestError as error:
         error.param = error.param or video.param
         raise
+
+
+def _is_remote(url: str) -> bool:
+    scheme = url[:6].partition(":")[0].lower()
+    return scheme in ("http", "https") and len(url) <= _MAX_URL_CHARACTERS
 
 
 async def _digest(source: bytes) -> bytes:

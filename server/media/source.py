@@ -5,6 +5,7 @@ import binascii
 from urllib.parse import unquote_to_bytes
 
 from server.errors import InvalidRequest, RequestTooLarge
+from server.media.downloads import DownloadCache
 from server.media.fetch import Fetcher
 from server.settings import VideoSettings
 
@@ -20,9 +21,9 @@ _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 class SourceReader:
     """Reads videos from data: and http(s) URLs, within the limits of the settings."""
 
-    def __init__(self, settings: VideoSettings) -> None:
+    def __init__(self, settings: VideoSettings, downloads: DownloadCache | None = None) -> None:
         self._max_bytes = settings.max_video_bytes
-        self._fetcher = Fetcher(settings) if settings.allow_urls else None
+        self._fetcher = Fetcher(settings, downloads) if settings.allow_urls else None
 
     async def read(self, url: str, *, param: str) -> bytes:
         """Returns the encoded video.

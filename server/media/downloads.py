@@ -1,0 +1,111 @@
+"""Videos that were downloaded before, used again only if their origin says that they still hold.
+
+How long a file stays the same is the origin's to know, so each use asks it, by a conditional
+request that costs a round trip and no body. That request is made as any other: an address that
+would be refused, a redirect that has changed and a signature that has expired count now as they
+would without a copy.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+from server.media.cache import BoundedCache
+from server.metrics import Metrics
+
+Headers = Mapping[bytes, bytes]
+"""Names in lower case."""
+
+_SETTLED_SECONDS = 60
+"""Within this time of its last change a file may change again with the same Last-Modified."""
+_NOT_KEPT = re.compile(rb"(^|[\s,])(no-store|private)($|[\s,=])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A body, and how to ask its origin whether it still holds."""
+
+    body: bytes
+    conditions: tuple[tuple[bytes, bytes], ...]
+    """Headers for a request that is answered with 304 if it does."""
+
+
+class DownloadCache:
+    """Bodies by the exact URL that they came from, redirects followed."""
+
+    def __init__(self, *, max_bytes: int = 0, metrics: Metrics | None = None) -> None:
+        """Begin with nothing.
+
+        Args:
+            max_bytes: memory for bodies; 0 keeps none.
+            metrics: counts hits and misses; by default nobody reads them.
+        """
+        self._meter = (Metrics() if metrics is None else metrics).cache("downloads")
+        self._kept = BoundedCache(max_bytes=max_bytes, size_of=_num_bytes, meter=self._meter)
+
+    def get(self, url: bytes) -> Download | None:
+        """Returns what was kept of ``url``, to be asked about; None if there is nothing."""
+        return self._kept.get(_key(url))
+
+    def confirmed(self, url: bytes, download: Download, headers: Headers) -> bytes:
+        """Returns the body of a download about which the origin has said that it still holds.
+
+        Args:
+            url: as for ``get``.
+            download: what ``get`` returned.
+            headers: of the answer that said so.
+        """
+        self._meter.looked_up("hit")
+        if _forbids_keeping(headers):
+            self._kept.discard(_key(url))
+        return download.body
+
+    def loaded(self, url: bytes, body: bytes, headers: Headers) -> bytes:
+        """Returns ``body``, which has come whole; keeps it if the answer's headers allow."""
+        self._meter.looked_up("miss")
+        conditions = () if _forbids_keeping(headers) else _conditions(headers)
+        if conditions:
+            self._kept.put(_key(url), Download(body, conditions))
+        else:
+            self._kept.discard(_key(url))
+        return body
+
+    def forget(self) -> None:
+        """Free the memory."""
+        self._kept.clear()
+
+
+def _key(url: bytes) -> bytes:
+    # A digest: URLs may hold secrets, which need not be kept.
+    return hashlib.sha256(url).digest()
+
+
+def _num_bytes(download: Download) -> int:
+    return len(download.body) + sum(len(value) for _, value in download.conditions)
+
+
+def _forbids_keeping(headers: Headers) -> bool:
+    """Returns whether the origin wants no copy to be kept, or answers each client differently."""
+    varies = headers.get(b"vary", b"").strip() == b"*"
+    return varies or _NOT_KEPT.search(headers.get(b"cache-control", b"")) is not None
+
+
+def _conditions(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
+    """Returns the headers to ask with; none if the origin offers no way to."""
+    if etag := headers.get(b"etag"):
+        return ((b"If-None-Match", etag),)
+    changed, now = headers.get(b"last-modified"), headers.get(b"date")
+    if changed and now:
+        try:
+            age = _seconds(now) - _seconds(changed)
+        except ValueError:
+            return ()
+        if age >= _SETTLED_SECONDS:
+            return ((b"If-Modified-Since", changed),)
+    return ()
+
+
+def _seconds(date: bytes) -> float:
+    return parsedate_to_datetime(date.decode("latin-1")).timestamp()
