@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
 from starlette.middleware import Middleware
 
 from server.api import chat, health, models
@@ -148,10 +147,11 @@ def build_app(
     *,
     settings: Settings | None = None,
     engine: StubEngine | None = None,
+    metrics: Metrics | None = None,
     is_full_for: Callable[[str], bool] = lambda client: False,
 ) -> FastAPI:
     settings = settings or Settings()
-    metrics = Metrics(CollectorRegistry())
+    metrics = metrics or Metrics()
     app = FastAPI(
         exception_handlers=exception_handlers(),
         redirect_slashes=False,
