@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -99,11 +100,19 @@ def data_url(source: bytes) -> str:
 
 def memory_files() -> list[str]:
     """Returns a line for each descriptor and mapping of this process that leads to memory files."""
-    links = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            links.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except FileNotFoundError:  # the listing itself
-            continue
     with open("/proc/self/maps") as maps:
-        return [entry for entry in [*links, *maps] if "memfd:" in entry]
+        mappings = [line for line in maps if "memfd:" in line]
+    return [*_memory_descriptors().values(), *mappings]
+
+
+def memory_file_bytes() -> list[int]:
+    """Returns the size of the memory file behind each descriptor that leads to one."""
+    return [os.stat(f"/proc/self/fd/{fd}").st_size for fd in _memory_descriptors()]
+
+
+def _memory_descriptors() -> dict[str, str]:
+    links = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing itself
+            links[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return {fd: link for fd, link in links.items() if "memfd:" in link}
