@@ -5,13 +5,22 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TypeAlias
+from dataclasses import dataclass
 
 from server.errors import Overloaded
 from server.metrics import QueueMeter
 
-_Ticket: TypeAlias = asyncio.Future[bool]
-"""True: it is a place. False: it had to go for the ticket of another client."""
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    """One video that waits."""
+
+    client: str
+    """In whose line it stands."""
+    key: bytes
+    """What it is for."""
+    turn: asyncio.Future[bool]
+    """True: it has a place. False: it had to go for the ticket of another client."""
 
 
 class DecodeQueue:
@@ -50,8 +59,12 @@ class DecodeQueue:
         return longest < len(self._lines.get(client, ())) + 2
 
     @asynccontextmanager
-    async def place(self, client: str) -> AsyncIterator[None]:
+    async def place(self, client: str, *, key: bytes = b"") -> AsyncIterator[None]:
         """Hold a place in the ``with`` block, once it is the turn of ``client``.
+
+        Args:
+            client: who asks.
+            key: what for, so that others can join the wait; see ``share``.
 
         Raises:
             Overloaded: too many wait, or the wait was too long.
@@ -60,7 +73,7 @@ class DecodeQueue:
         if self._num_taken < self._num_places:
             self._num_taken += 1
         else:
-            await self._wait(client)
+            await self._wait(self._line_up(client, key))
         self._meter.waited(time.monotonic() - began_at)
         self._meter.busy(self._num_taken)
         try:
@@ -68,41 +81,57 @@ class DecodeQueue:
         finally:
             self._give_back()
 
-    async def _wait(self, client: str) -> None:
-        ticket = self._line_up(client)
+    def share(self, key: bytes, client: str) -> None:
+        """Have what waits for ``key`` wait for ``client`` too, in the line where its turn is first.
+
+        Does nothing if nothing waits for it.
+        """
+        for line in self._lines.values():
+            for num_before, ticket in enumerate(line):
+                if ticket.key == key:
+                    if len(self._lines.get(client, ())) < num_before:
+                        self._withdraw(ticket)
+                        self._append(client, ticket)
+                    return
+
+    async def _wait(self, ticket: _Ticket) -> None:
+        turn = ticket.turn
         try:
             async with asyncio.timeout(self._max_wait_seconds):
-                has_place = await ticket
+                has_place = await turn
         except BaseException as error:
-            if ticket.done() and not ticket.cancelled() and ticket.result():
+            if turn.done() and not turn.cancelled() and turn.result():
                 self._give_back()
-            self._withdraw(client, ticket)
+            self._withdraw(ticket)
             if isinstance(error, TimeoutError):
                 raise _overloaded() from None
             raise
         if not has_place:
             raise _overloaded()
 
-    def _line_up(self, client: str) -> _Ticket:
+    def _line_up(self, client: str, key: bytes) -> _Ticket:
         if self.is_full_for(client):
             raise _overloaded()
         if self._num_waiting >= self._max_waiting:
-            longest = max(self._lines, key=lambda other: len(self._lines[other]))
-            last = self._lines[longest][-1]
-            self._withdraw(longest, last)
-            if not last.done():
-                last.set_result(False)
-        ticket: _Ticket = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(client, deque()).append(ticket)
-        self._meter.length(self._num_waiting)
+            last = max(self._lines.values(), key=len)[-1]
+            self._withdraw(last)
+            if not last.turn.done():
+                last.turn.set_result(False)
+        ticket = _Ticket(client, key, asyncio.get_running_loop().create_future())
+        self._append(client, ticket)
         return ticket
 
-    def _withdraw(self, client: str, ticket: _Ticket) -> None:
-        line = self._lines.get(client, deque())
+    def _append(self, client: str, ticket: _Ticket) -> None:
+        ticket.client = client
+        self._lines.setdefault(client, deque()).append(ticket)
+        self._meter.length(self._num_waiting)
+
+    def _withdraw(self, ticket: _Ticket) -> None:
+        line = self._lines.get(ticket.client, deque())
         with suppress(ValueError):
             line.remove(ticket)
         if not line:
-            self._lines.pop(client, None)
+            self._lines.pop(ticket.client, None)
         self._meter.length(self._num_waiting)
 
     def _give_back(self) -> None:
@@ -110,12 +139,12 @@ class DecodeQueue:
         while self._num_taken < self._num_places and self._lines:
             client = next(iter(self._lines))
             line = self._lines.pop(client)
-            ticket = line.popleft()
+            turn = line.popleft().turn
             if line:
                 self._lines[client] = line  # at the end: it is the others' turn
             # Who has just been cancelled has not yet withdrawn.
-            if not ticket.done():
-                ticket.set_result(True)
+            if not turn.done():
+                turn.set_result(True)
                 self._num_taken += 1
         self._meter.length(self._num_waiting)
         self._meter.busy(self._num_taken)

@@ -70,12 +70,12 @@ class SharedDecodes:
             self._facts_meter.looked_up("hit")
             yield ProbedVideo(self, source, facts)
             return
-        _look_up(self._facts_meter, self._probes, digest)
+        self._look_for(digest, self._probes, self._facts_meter)
         async with self._probes.join(digest, lambda: self._probe(source, digest)) as video:
             yield ProbedVideo(self, source, video.facts, video)
 
     async def _probe(self, source: bytes, digest: bytes) -> "_OpenVideo":
-        video = await _OpenVideo.open(self._pool, source)
+        video = await _OpenVideo.open(self._pool, source, digest)
         self._facts.put(digest, video.facts)
         return video
 
@@ -90,7 +90,7 @@ class SharedDecodes:
         if frames is not None:
             self._clips_meter.looked_up("hit")
             return frames
-        _look_up(self._clips_meter, self._decodes, key)
+        self._look_for(key, self._decodes, self._clips_meter)
         async with self._decodes.join(
             key, lambda: self._decode(source, key, plan, video and video.hand_over())
         ) as frames:
@@ -100,13 +100,21 @@ class SharedDecodes:
         self, source: bytes, key: bytes, plan: FramePlan, video: "_OpenVideo | None"
     ) -> SharedFrames:
         if video is None:
-            video = await _OpenVideo.open(self._pool, source)
+            video = await _OpenVideo.open(self._pool, source, key)
         try:
             frames = await video.decode(plan)
         finally:
             await video.close()
         self._clips.put(key, frames)
         return frames
+
+    def _look_for(self, key: bytes, flights: SingleFlight[Any], meter: CacheMeter) -> None:
+        """Note what is looked for and not kept, and who waits if it is under way already."""
+        if key in flights:
+            meter.looked_up("shared")
+            self._pool.share(key)
+        else:
+            meter.looked_up("miss")
 
     def forget(self) -> None:
         """Free the memory."""
@@ -146,10 +154,10 @@ class _OpenVideo:
         self._closing: AsyncExitStack | None = closing
 
     @classmethod
-    async def open(cls, pool: DecoderPool, source: bytes) -> Self:
-        """Returns the video once it is probed."""
+    async def open(cls, pool: DecoderPool, source: bytes, key: bytes) -> Self:
+        """Returns the video once it is probed; ``key`` is by what others may join the wait."""
         async with AsyncExitStack() as closing:
-            decoder = await closing.enter_async_context(pool.open(source))
+            decoder = await closing.enter_async_context(pool.open(source, key=key))
             return cls(await decoder.probe(), decoder, closing.pop_all())
 
     def hand_over(self) -> "_OpenVideo | None":
@@ -167,10 +175,6 @@ class _OpenVideo:
         closing, self._closing = self._closing, None
         if closing is not None:
             await closing.aclose()
-
-
-def _look_up(meter: CacheMeter, flights: SingleFlight[Any], key: bytes) -> None:
-    meter.looked_up("shared" if key in flights else "miss")
 
 
 def _facts_bytes(facts: VideoFacts) -> int:

@@ -68,9 +68,17 @@ class DecoderPool:
         """Returns whether a video of ``client`` would be refused now."""
         return self._queue.is_full_for(client)
 
+    def share(self, key: bytes) -> None:
+        """Note that the current client waits too for what another has begun to open."""
+        self._queue.share(key, current_client())
+
     @asynccontextmanager
-    async def open(self, source: bytes) -> AsyncIterator[DecoderProcess]:
+    async def open(self, source: bytes, *, key: bytes = b"") -> AsyncIterator[DecoderProcess]:
         """Yields a decoder that has begun to read ``source``; it is killed at the end.
+
+        Args:
+            source: the encoded video.
+            key: tells this work from other, for ``share``.
 
         Raises:
             InvalidVideo: the source is empty.
@@ -79,7 +87,7 @@ class DecoderPool:
         """
         if not source:
             raise video_fault("invalid_video", self._limits)
-        async with self._queue.place(current_client()):
+        async with self._queue.place(current_client(), key=key):
             decoder = await self._start_decoder(source)
             try:
                 yield decoder

@@ -46,7 +46,7 @@ class Crowd:
             await asyncio.sleep(0)
 
     async def _run(self, name):
-        async with self._queue.place(name[0]):
+        async with self._queue.place(name[0], key=name.encode()):
             self.served.append(name)
             await self._gates[name].wait()
 
@@ -118,6 +118,29 @@ async def test_a_client_with_less_takes_the_place_of_one_with_more(make_queue):
     assert queue.is_full_for("b")
     await crowd.finish_all()
     assert crowd.served == ["a1", "a2", "b1", "a3", "b2"]
+
+
+async def test_what_two_wait_for_stands_in_the_line_where_its_turn_is_first(make_queue):
+    queue = make_queue()
+    crowd = Crowd(queue)
+    await crowd.send("a1", "a2", "a3", "a4", "b1")
+    queue.share(b"a4", "c")
+    queue.share(b"a2", "b")  # is the next one of a already
+    queue.share(b"nothing", "b")
+    await crowd.finish_all()
+    assert crowd.served == ["a1", "a2", "b1", "a4", "a3"]
+
+
+async def test_who_leaves_after_the_line_was_changed_gives_up_the_place(make_queue, metrics):
+    queue = make_queue()
+    crowd = Crowd(queue)
+    await crowd.send("a1", "a2", "a3")
+    queue.share(b"a3", "b")
+    crowd.tasks["a3"].cancel()
+    await asyncio.wait({crowd.tasks["a3"]})
+    assert sample(metrics, "videochat_decode_queue_length") == 1
+    await crowd.finish_all()
+    assert crowd.served == ["a1", "a2"]
 
 
 async def test_without_a_queue_a_busy_decoder_is_a_refusal(make_queue):
