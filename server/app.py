@@ -14,8 +14,9 @@ from fastapi.middleware import Middleware
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from server.api import chat, health, models
+from server.api.bodies import BodyLimit
 from server.api.errors import exception_handlers
-from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
+from server.api.middleware import ChatAdmission, RequestLog
 from server.api.protocol import FirstByteProtocol
 from server.engine.base import ChatEngine
 from server.errors import ConfigurationError, EngineUnavailable

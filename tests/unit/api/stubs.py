@@ -13,8 +13,9 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 
 from server.api import chat, health, models
+from server.api.bodies import BodyLimit
 from server.api.errors import exception_handlers
-from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
+from server.api.middleware import ChatAdmission, RequestLog
 from server.api.protocol import FirstByteProtocol
 from server.conversation import ChatRequest
 from server.engine.base import ModelFacts, VideoTokens
