@@ -81,6 +81,18 @@ class DecodeQueue:
         finally:
             self._give_back()
 
+    def hold(self) -> None:
+        """Take one place more, whether or not it is free, until ``release``.
+
+        For what goes on a little after its place was given back.
+        """
+        self._num_taken += 1
+        self._meter.busy(self._num_taken)
+
+    def release(self) -> None:
+        """Give back what ``hold`` took."""
+        self._give_back()
+
     def share(self, key: bytes, client: str) -> None:
         """Have what waits for ``key`` wait for ``client`` too, in the line where its turn is first.
 

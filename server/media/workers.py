@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from server.client import current_client
 from server.errors import InternalFault, Overloaded
@@ -51,6 +51,8 @@ class DecoderPool:
         )
         self._host = ForkHost(DECODE_VIDEO) if host is None else host
         self._restart = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
+        """Keeps tasks that nobody awaits from being collected."""
 
     async def start(self) -> None:
         """Return when decoders can be started without delay.
@@ -104,8 +106,19 @@ class DecoderPool:
             raise Overloaded("No decoder process can be started at the moment.") from error
         except asyncio.CancelledError:
             # Starting can not be undone half way: finish it, then take the process away.
-            start.add_done_callback(_end_orphan)
+            self._queue.hold()
+            ending = asyncio.create_task(self._end_orphan(start))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
             raise
+
+    async def _end_orphan(self, start: asyncio.Task[DecoderProcess]) -> None:
+        try:
+            # Nobody is left to be told that it could not be started.
+            with suppress(Exception):
+                await (await start).end()
+        finally:
+            self._queue.release()
 
     async def _revive_host(self) -> None:
         """Start the host again if something killed it; nothing but our own stop should."""
@@ -115,14 +128,3 @@ class DecoderPool:
             if not self._host.is_running:
                 await self._host.stop()
                 await self._host.start()
-
-
-_ending: set[asyncio.Task[None]] = set()
-"""Keeps tasks that nobody awaits from being collected."""
-
-
-def _end_orphan(start: asyncio.Task[DecoderProcess]) -> None:
-    if not start.cancelled() and start.exception() is None:
-        task = asyncio.ensure_future(start.result().end())
-        _ending.add(task)
-        task.add_done_callback(_ending.discard)

@@ -154,6 +154,20 @@ async def test_without_a_queue_a_busy_decoder_is_a_refusal(make_queue):
     await crowd.finish_all()
 
 
+async def test_a_place_that_is_held_is_nobody_elses(make_queue, metrics):
+    queue = make_queue()
+    crowd = Crowd(queue)
+    await crowd.send("a1", "b1")
+    queue.hold()
+    await crowd.finish("a1")
+    assert crowd.served == ["a1"]
+    assert sample(metrics, "videochat_decoders_busy") == 1
+    queue.release()
+    await asyncio.sleep(0)
+    assert crowd.served == ["a1", "b1"]
+    await crowd.finish_all()
+
+
 async def test_waiting_has_an_end(make_queue, metrics):
     crowd = Crowd(make_queue(max_wait_seconds=0.01))
     await crowd.send("a1", "b1")
