@@ -1,7 +1,6 @@
 """One piece of work for all who ask for the same thing at the same time."""
 
 import asyncio
-import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -94,5 +93,13 @@ async def _result(task: asyncio.Task[_V]) -> _V:
         return task.result()
     # Errors get the name of a request's field later, and hold on to the frames that they pass.
     if isinstance(error, VideoChatError):
-        raise copy.copy(error) from error.__cause__
+        raise _copied(error) from error.__cause__
     raise InternalFault("work for several requests failed") from error
+
+
+def _copied(error: VideoChatError) -> VideoChatError:
+    """Returns the same error without its traceback, whatever its constructor asks for."""
+    kind = type(error)
+    copied = kind.__new__(kind, *error.args)
+    vars(copied).update(vars(error))
+    return copied

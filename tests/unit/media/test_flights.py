@@ -110,6 +110,21 @@ async def test_an_error_goes_to_all_as_a_copy_each_and_is_not_kept():
     assert await _join(flights, work) == "result 2"
 
 
+async def test_an_error_is_copied_whatever_its_constructor_asks_for():
+    class Picky(InvalidVideo):
+        def __init__(self, *, size_bytes):
+            super().__init__(f"{size_bytes} bytes are too many", code="no_frames")
+            self.size_bytes = size_bytes
+
+    flights, work = SingleFlight(), Work(Picky(size_bytes=7))
+    work.gate.set()
+    with pytest.raises(Picky) as caught:
+        await _join(flights, work)
+    assert caught.value is not work.error
+    assert (str(caught.value), caught.value.code) == ("7 bytes are too many", "no_frames")
+    assert caught.value.size_bytes == 7
+
+
 async def test_an_unexpected_error_is_a_fault_of_ours_with_its_cause():
     flights, work = SingleFlight(), Work(OSError("full"))
     work.gate.set()
