@@ -30,6 +30,22 @@ class Span:
     first: int
     last: int
 
+    @property
+    def num_packets(self) -> int:
+        """Number of packets."""
+        return self.last + 1 - self.first
+
+
+def can_be_shared(spans: Sequence[Span], num_workers: int) -> bool:
+    """Returns whether decoding spans one by one keeps all workers busy nearly to the end.
+
+    With few or uneven spans one worker would be left with a long one while the others idle.
+    """
+    sizes = [span.num_packets for span in spans]
+    return (
+        num_workers > 1 and len(sizes) >= 2 * num_workers and max(sizes) * num_workers <= sum(sizes)
+    )
+
 
 class Timeline:
     """The shown frames of a stream, numbered in presentation order from 0."""

@@ -22,12 +22,16 @@ LIMITS = DecodeLimits(
 
 
 def decoded_frames(
-    source: bytes, *, frame_indices: Sequence[int], size: tuple[int, int]
+    source: bytes,
+    *,
+    frame_indices: Sequence[int],
+    size: tuple[int, int],
+    limits: DecodeLimits = LIMITS,
 ) -> NDArray[np.uint8]:
     """Returns RGB frames of (width, height) ``size`` as our decoder gives them."""
     plan = FramePlan(tuple(frame_indices), *size)
     frames = np.zeros((plan.num_frames, plan.height, plan.width, 3), np.uint8)
-    with VideoSource(SourceFile(source), LIMITS) as video:
+    with VideoSource(SourceFile(source), limits) as video:
         video.probe()
         video.decode(plan, frames)
     return frames

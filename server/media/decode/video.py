@@ -10,19 +10,22 @@ of a decoded frame, and every failure ends in one of the faults of ``server.medi
 """
 
 from collections.abc import Iterator, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fractions import Fraction
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 import av
 import numpy as np
 from av.video.frame import VideoFrame
-from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from server.errors import InvalidVideo
 from server.media.bitstreams import NalFormat, is_hidden_picture
 from server.media.clip import FramePlan, VideoFacts
+from server.media.decode.colours import PictureConverter
 from server.media.decode.containers import (
     WITHOUT_PRESENTATION_TIMES,
     VideoPacket,
@@ -33,9 +36,11 @@ from server.media.decode.decoders import PictureDecoder
 from server.media.faults import DecodeLimits, VideoFault, video_fault
 from server.media.pictures import PictureWriter, quarter_turns
 from server.media.sourcefile import SourceFile
-from server.media.timeline import PacketFacts, Span, Timeline
+from server.media.timeline import PacketFacts, Span, Timeline, can_be_shared
 
 _NOT_SHOWN = -1
+_DECODER_BYTES_PER_PIXEL = 50
+"""What a decoder may hold: 17 pictures of 10 bit 4:2:0."""
 
 
 class VideoSource:
@@ -43,8 +48,9 @@ class VideoSource:
 
     def __init__(self, file: SourceFile, limits: DecodeLimits) -> None:
         self._limits = limits
+        self._file = file
         self._container = open_container(file, limits)
-        self._reformatter = VideoReformatter()
+        self._pictures = PictureConverter()
 
     def __enter__(self) -> Self:
         return self
@@ -64,12 +70,17 @@ class VideoSource:
             InvalidVideo: there is no usable video, or it exceeds a limit.
         """
         self._stream, self._packets = choose_stream(self._container, self._limits)
+        self._stream_place = self._container.streams.video.index(self._stream)
         self._decoder = PictureDecoder(self._stream, self._limits, threads=self._limits.threads)
         self._timeline = self._read_timeline()
         self._stamp_packets()
         if not self._timeline.num_frames:
             raise self._fault("no_frames")
         frame = self._first_frame()
+        bytes_of_decoders = (
+            self._limits.threads * _DECODER_BYTES_PER_PIXEL * (frame.width * frame.height)
+        )
+        self._has_memory_to_share = bytes_of_decoders <= self._limits.memory_bytes // 2
         self._is_interlaced = frame.interlaced_frame or self._decoder.is_interlaced
         self._quarter_turns = quarter_turns(frame.rotation)
         sideways = self._quarter_turns % 2 == 1
@@ -94,10 +105,7 @@ class VideoSource:
         """
         writer = PictureWriter(plan, out, self._quarter_turns)
         if self._timeline.is_timed:
-            for span in self._timeline.spans(writer.missing):
-                for number, frame in self._exact_frames(span, writer.missing):
-                    if number in writer.missing:
-                        writer.put(number, self._rgb(frame))
+            self._write_spans(writer)
         if writer.missing:
             self._fill_gaps(writer)
 
@@ -151,6 +159,48 @@ class VideoSource:
             if other is not None and other < number
         )
 
+    def _write_spans(self, writer: PictureWriter) -> None:
+        """Write what comes out when decoding starts at keyframes."""
+        spans = self._timeline.spans(writer.missing)
+        if self._has_memory_to_share and can_be_shared(spans, self._limits.threads):
+            try:
+                return self._write_spans_in_parallel(spans, writer)
+            except (MemoryError, RuntimeError):
+                # So many decoders, or threads, do not fit. One may.
+                spans = self._timeline.spans(writer.missing)
+        for span in spans:
+            self._write_span(span, writer, self._decoder, self._pictures)
+
+    def _write_spans_in_parallel(self, spans: list[Span], writer: PictureWriter) -> None:
+        """Have each thread decode span after span by a decoder of its own.
+
+        Threads of one decoder wait for each other, and run empty at the end of each span.
+        """
+        waiting: SimpleQueue[Span] = SimpleQueue()
+        for span in sorted(spans, key=lambda span: span.num_packets, reverse=True):
+            waiting.put(span)
+
+        def work() -> None:
+            with open_container(self._file.reopened(), self._limits) as container:
+                stream = container.streams.video[self._stream_place]
+                decoder = PictureDecoder(stream, self._limits, threads=1)
+                pictures = PictureConverter()
+                with suppress(Empty):
+                    while True:
+                        self._write_span(waiting.get_nowait(), writer, decoder, pictures)
+
+        with ThreadPoolExecutor(self._limits.threads) as threads:
+            tasks = [threads.submit(work) for _ in range(self._limits.threads)]
+        for task in tasks:
+            task.result()
+
+    def _write_span(
+        self, span: Span, writer: PictureWriter, decoder: PictureDecoder, pictures: PictureConverter
+    ) -> None:
+        for number, frame in self._exact_frames(span, writer.missing, decoder):
+            if number in writer.missing:
+                writer.put(number, pictures.rgb(frame))
+
     def _needed_packets(self, span: Span, wanted: Set[int]) -> list[VideoPacket]:
         """Returns the packets of a span without the pictures that no other one refers to.
 
@@ -168,11 +218,13 @@ class VideoSource:
             if not is_unreferenced or packet.pts in wanted
         ]
 
-    def _exact_frames(self, span: Span, wanted: Set[int]) -> Iterator[tuple[int, VideoFrame]]:
+    def _exact_frames(
+        self, span: Span, wanted: Set[int], decoder: PictureDecoder
+    ) -> Iterator[tuple[int, VideoFrame]]:
         """Yields (number, frame) of a span as they come, unless starting there gives damage."""
         is_start_proven = span.first == 0
         key_number = self._packets[span.first].pts
-        for _, frame in self._decoder.frames(self._needed_packets(span, wanted)):
+        for _, frame in decoder.frames(self._needed_packets(span, wanted)):
             if not is_start_proven:
                 # The container's word alone is not enough that decoding can start here.
                 if frame.pts == key_number and not frame.key_frame:
@@ -194,20 +246,16 @@ class VideoSource:
         shown: VideoFrame | None = None
         for number, frame in self._all_frames():
             for gap in [missing for missing in writer.missing if missing < number]:
-                writer.put(gap, self._rgb(shown or frame))
+                writer.put(gap, self._pictures.rgb(shown or frame))
             if number in writer.missing:
-                writer.put(number, self._rgb(frame))
+                writer.put(number, self._pictures.rgb(frame))
             shown = frame
             if not writer.missing:
                 return
         if shown is None:
             raise self._fault("video_decode_failed")
         for gap in list(writer.missing):
-            writer.put(gap, self._rgb(shown))
-
-    def _rgb(self, frame: VideoFrame) -> NDArray[np.uint8]:
-        converted = self._reformatter.reformat(frame, format="rgb24", threads=1)
-        return cast(NDArray[np.uint8], converted.to_ndarray())
+            writer.put(gap, self._pictures.rgb(shown))
 
     def _fault(self, fault: VideoFault) -> InvalidVideo:
         return video_fault(fault, self._limits)

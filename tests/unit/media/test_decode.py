@@ -14,6 +14,7 @@ from server.errors import InvalidVideo
 from server.media.clip import FramePlan
 from server.media.decode import VideoSource
 from server.media.sourcefile import SourceFile
+from server.media.timeline import can_be_shared
 from tests.clips.counter import ClipRecipe, counters
 from tests.clips.decoded import LIMITS, decoded_frames, probed, reference_frames
 
@@ -188,6 +189,33 @@ def test_resizing_equals_the_whole_clip_resized_by_torchvision(size, encoded):
     )
     frames = decoded_frames(encoded("h264-bframes"), frame_indices=chosen, size=size)
     np.testing.assert_array_equal(frames, whole_clip.permute(0, 2, 3, 1).numpy())
+
+
+LONG = ClipRecipe(num_frames=120, options={"g": "10", "bf": "2"})
+MANY_SPANS = {
+    "h264": LONG,
+    "h264-open-gop-ts": replace(LONG, container="mpegts", options=OPEN_GOP),
+    "h264-all-intra": replace(LONG, options={"g": "1"}),
+    "hevc": replace(LONG, codec="libx265", options={"x265-params": "log-level=none:keyint=10"}),
+    "vp9": replace(LONG, container="webm", codec="libvpx-vp9", options={"g": "10"}),
+    "av1": replace(LONG, codec="libsvtav1", options={"preset": "12", "g": "10"}),
+    "mpeg4": replace(LONG, codec="mpeg4", options={"g": "10", "bf": "2", "b": "4M"}),
+}
+
+
+@pytest.mark.parametrize("name", MANY_SPANS)
+def test_spans_decoded_in_parallel_give_the_same_frames(name):
+    source = MANY_SPANS[name].encode()
+    chosen = tuple(range(5, 120, 20))
+    reference = reference_frames(source)
+    for threads in (1, 2, 3):
+        limits = replace(LIMITS, threads=threads)
+        with VideoSource(SourceFile(source), limits) as video:
+            video.probe()
+            assert can_be_shared(video._timeline.spans(chosen), threads) is (threads > 1)
+        frames = decoded_frames(source, frame_indices=chosen, size=(160, 96), limits=limits)
+        for frame, index in zip(frames, chosen, strict=True):
+            np.testing.assert_array_equal(frame, reference[index])
 
 
 def test_a_key_flag_that_lies_costs_time_but_no_frame(encoded):

@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from server.media.timeline import PacketFacts, Span, Timeline
+from server.media.timeline import PacketFacts, Span, Timeline, can_be_shared
 
 
 def timeline(times, keys=(0,), hidden=(), duration=1, **options):
@@ -86,3 +86,21 @@ def test_no_packets_are_no_frames():
 def test_keyframes_are_named_by_the_frame_they_show():
     assert timeline([0, 4, 2, 1, 3], keys=(0, 1)).keyframe_numbers == (0, 4)
     assert timeline([-3, -2, 7, 8], keys=(0, 2), hidden=(0, 1)).keyframe_numbers == (0,)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_workers", "expected"),
+    [
+        ([10, 10, 10, 10], 2, True),
+        ([10, 10, 10], 2, False),
+        ([30, 10, 10, 10], 2, True),
+        ([31, 10, 10, 10], 2, False),
+        ([10] * 8, 4, True),
+        ([10] * 8, 5, False),
+        ([10] * 8, 1, False),
+        ([], 2, False),
+    ],
+)
+def test_spans_are_shared_when_all_workers_stay_busy(sizes, num_workers, expected):
+    spans = [Span(100 * n, 100 * n + size - 1) for n, size in enumerate(sizes)]
+    assert can_be_shared(spans, num_workers) is expected
