@@ -15,11 +15,11 @@ class VideoFacts:
     codec: str
     """Decoder name, such as ``h264``."""
     width: int
-    """Width of a picture as a player shows it (after rotation), in pixels."""
+    """Width of a picture as a player shows it (square pixels, upright)."""
     height: int
-    """Height of a picture as a player shows it (after rotation), in pixels."""
+    """Height of a picture as a player shows it (square pixels, upright)."""
     rotation_degrees: int
-    """Counter-clockwise turn that the decoder applies: 0, 90, 180 or 270."""
+    """Counter-clockwise turn that the decoder applies, after any mirror: 0, 90, 180 or 270."""
     frame_times_seconds: tuple[float, ...]
     """Presentation time of each frame that can be shown, ascending; the first one is 0."""
     duration_seconds: float

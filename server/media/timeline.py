@@ -119,20 +119,28 @@ class Timeline:
             numbers[position] = number
         return numbers
 
-    def spans(self, frames: Iterable[int]) -> list[Span]:
+    def spans(self, frames: Iterable[int], *, num_neighbours: int = 0) -> list[Span]:
         """Returns the packets that ``frames`` depend on, in decode order, without overlap.
 
         A frame depends on what follows the last keyframe that precedes it both in decode and in
         presentation order: a keyframe may be followed by frames shown before it, which refer to
         the group before (open GOP).
+
+        Args:
+            frames: their numbers.
+            num_neighbours: how many frames on both sides of each one are needed in its span.
         """
         spans: list[Span] = []
-        for last in sorted(self._shown[frame] for frame in frames):
-            first = self._start_for(last)
+        needed = (self._needed(frame, num_neighbours) for frame in frames)
+        for last, first in sorted((span.last, span.first) for span in needed):
             while spans and first <= spans[-1].last + 1:
                 first = min(first, spans.pop().first)
             spans.append(Span(first, last))
         return spans
+
+    def _needed(self, frame: int, num_neighbours: int) -> Span:
+        around = self._shown[max(frame - num_neighbours, 0) : frame + num_neighbours + 1]
+        return Span(min(map(self._start_for, around)), max(around))
 
     def _start_for(self, position: int) -> int:
         time = self._packets[position].time or 0

@@ -19,8 +19,8 @@ _CONTAINERS = (
     "h264,hevc,vvc,obu,m4v,mpegvideo"
 )
 CODECS = (
-    "h264,hevc,vvc,vp8,vp9,libdav1d,av1,mpeg1video,mpeg2video,mpeg4,msmpeg4v1,msmpeg4v2,msmpeg4,"
-    "h263,flv,wmv1,wmv2,wmv3,vc1,theora,mjpeg,prores,dnxhd,ffv1,gif"
+    "h264,hevc,vvc,vp8,vp9,libvpx,libvpx-vp9,libdav1d,av1,mpeg1video,mpeg2video,mpeg4,msmpeg4v1,"
+    "msmpeg4v2,msmpeg4,h263,flv,wmv1,wmv2,wmv3,vc1,theora,mjpeg,prores,dnxhd,ffv1,gif"
 )
 WITHOUT_PRESENTATION_TIMES = frozenset({"avi", "h264", "hevc", "vvc", "obu", "m4v", "mpegvideo"})
 """They number packets in decode order, which is wrong where there are B-frames, or not at all."""

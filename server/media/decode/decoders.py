@@ -1,8 +1,9 @@
 """One of FFmpeg's decoders: packets in, frames out, damage tolerated."""
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
-from av.codec.context import ThreadType
+from av.codec.context import CodecContext, ThreadType
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
@@ -12,25 +13,40 @@ from server.media.faults import DecodeLimits, VideoFault, video_fault
 
 _PROGRESSIVE = 1
 """AV_FIELD_PROGRESSIVE; 0 means unknown, higher ones are orders of fields."""
+_WITH_ALPHA: dict[str, Literal["libvpx", "libvpx-vp9"]] = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""FFmpeg's own decoders, which are faster, ignore alpha."""
 
 
 class PictureDecoder:
     """Decodes packets of one stream. It is empty before and after each use of ``frames``."""
 
-    def __init__(self, stream: VideoStream, limits: DecodeLimits, *, threads: int) -> None:
+    def __init__(
+        self,
+        stream: VideoStream,
+        limits: DecodeLimits,
+        *,
+        threads: int,
+        has_alpha_packets: bool = False,
+    ) -> None:
         """Open the decoder.
+
+        Args:
+            stream: whose packets will come.
+            limits: the largest picture that may be decoded.
+            threads: how many FFmpeg may use.
+            has_alpha_packets: whether transparency is coded beside the pictures (WebM).
 
         Raises:
             InvalidVideo: FFmpeg refuses the stream.
         """
-        self._codec = _opened(stream.codec_context, limits, threads)
+        codec = stream.codec_context
+        self.name = codec.name
+        """Name of the codec, such as ``h264``."""
+        if has_alpha_packets and codec.name in _WITH_ALPHA:
+            codec = _alternative(codec, _WITH_ALPHA[codec.name])
+        self._codec = _opened(codec, limits, threads)
         self._has_errors = False
         self._has_huge_pictures = False
-
-    @property
-    def name(self) -> str:
-        """Name of the decoder, such as ``h264``."""
-        return self._codec.name
 
     @property
     def extradata(self) -> bytes:
@@ -73,6 +89,17 @@ class PictureDecoder:
             # One damaged packet costs its own frame only.
             self._has_errors = True
             return []
+
+
+def _alternative(
+    codec: VideoCodecContext, name: Literal["libvpx", "libvpx-vp9"]
+) -> VideoCodecContext:
+    other = CodecContext.create(name, "r")
+    other.extradata = codec.extradata
+    other.width, other.height = codec.width, codec.height
+    other.color_range, other.colorspace = codec.color_range, codec.colorspace
+    other.color_trc, other.color_primaries = codec.color_trc, codec.color_primaries
+    return other
 
 
 def _opened(codec: VideoCodecContext, limits: DecodeLimits, threads: int) -> VideoCodecContext:

@@ -20,6 +20,7 @@ from typing import Self
 import av
 import numpy as np
 from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from server.errors import InvalidVideo
@@ -33,8 +34,10 @@ from server.media.decode.containers import (
     open_container,
 )
 from server.media.decode.decoders import PictureDecoder
+from server.media.decode.fields import without_interlacing
+from server.media.decode.shapes import display_size, orientation_of
 from server.media.faults import DecodeLimits, VideoFault, video_fault
-from server.media.pictures import PictureWriter, quarter_turns
+from server.media.pictures import PictureWriter
 from server.media.sourcefile import SourceFile
 from server.media.timeline import PacketFacts, Span, Timeline, can_be_shared
 
@@ -71,7 +74,7 @@ class VideoSource:
         """
         self._stream, self._packets = choose_stream(self._container, self._limits)
         self._stream_place = self._container.streams.video.index(self._stream)
-        self._decoder = PictureDecoder(self._stream, self._limits, threads=self._limits.threads)
+        self._decoder = self._open_decoder(self._stream, threads=self._limits.threads)
         self._timeline = self._read_timeline()
         self._stamp_packets()
         if not self._timeline.num_frames:
@@ -82,14 +85,15 @@ class VideoSource:
         )
         self._has_memory_to_share = bytes_of_decoders <= self._limits.memory_bytes // 2
         self._is_interlaced = frame.interlaced_frame or self._decoder.is_interlaced
-        self._quarter_turns = quarter_turns(frame.rotation)
-        sideways = self._quarter_turns % 2 == 1
+        self._orientation = orientation_of(frame)
+        size = display_size(frame.width, frame.height, self._stream.sample_aspect_ratio)
+        width, height = reversed(size) if self._orientation.is_sideways else size
         return VideoFacts(
             container=self._container.format.name,
             codec=self._decoder.name,
-            width=frame.height if sideways else frame.width,
-            height=frame.width if sideways else frame.height,
-            rotation_degrees=self._quarter_turns * 90,
+            width=width,
+            height=height,
+            rotation_degrees=self._orientation.quarter_turns * 90,
             frame_times_seconds=self._timeline.times_seconds,
             duration_seconds=self._timeline.duration_seconds,
             keyframe_indices=self._timeline.keyframe_numbers,
@@ -103,13 +107,22 @@ class VideoSource:
         Raises:
             InvalidVideo: no frame could be decoded.
         """
-        writer = PictureWriter(plan, out, self._quarter_turns)
+        writer = PictureWriter(plan, out, self._orientation)
         if self._timeline.is_timed:
             self._write_spans(writer)
         if writer.missing:
             self._fill_gaps(writer)
 
     # Decoding
+
+    def _open_decoder(self, stream: VideoStream, *, threads: int) -> PictureDecoder:
+        tags = {name.lower(): value for name, value in stream.metadata.items()}
+        has_alpha_packets = tags.get("alpha_mode") == "1" and any(
+            packet.has_sidedata("matroska_block_additional") for packet in self._packets[:1]
+        )
+        return PictureDecoder(
+            stream, self._limits, threads=threads, has_alpha_packets=has_alpha_packets
+        )
 
     def _read_timeline(self) -> Timeline:
         codec = self._decoder.name
@@ -161,15 +174,19 @@ class VideoSource:
 
     def _write_spans(self, writer: PictureWriter) -> None:
         """Write what comes out when decoding starts at keyframes."""
-        spans = self._timeline.spans(writer.missing)
+        spans = self._spans(writer.missing)
         if self._has_memory_to_share and can_be_shared(spans, self._limits.threads):
             try:
                 return self._write_spans_in_parallel(spans, writer)
             except (MemoryError, RuntimeError):
                 # So many decoders, or threads, do not fit. One may.
-                spans = self._timeline.spans(writer.missing)
+                spans = self._spans(writer.missing)
         for span in spans:
             self._write_span(span, writer, self._decoder, self._pictures)
+
+    def _spans(self, wanted: Set[int]) -> list[Span]:
+        """Returns the packets that the wanted frames need, in interlaced video their neighbours."""
+        return self._timeline.spans(wanted, num_neighbours=1 if self._is_interlaced else 0)
 
     def _write_spans_in_parallel(self, spans: list[Span], writer: PictureWriter) -> None:
         """Have each thread decode span after span by a decoder of its own.
@@ -183,7 +200,7 @@ class VideoSource:
         def work() -> None:
             with open_container(self._file.reopened(), self._limits) as container:
                 stream = container.streams.video[self._stream_place]
-                decoder = PictureDecoder(stream, self._limits, threads=1)
+                decoder = self._open_decoder(stream, threads=1)
                 pictures = PictureConverter()
                 with suppress(Empty):
                     while True:
@@ -197,9 +214,10 @@ class VideoSource:
     def _write_span(
         self, span: Span, writer: PictureWriter, decoder: PictureDecoder, pictures: PictureConverter
     ) -> None:
-        for number, frame in self._exact_frames(span, writer.missing, decoder):
+        frames = self._exact_frames(span, writer.missing, decoder)
+        for number, frame in without_interlacing(frames, writer.missing):
             if number in writer.missing:
-                writer.put(number, pictures.rgb(frame))
+                writer.put(number, pictures.picture(frame))
 
     def _needed_packets(self, span: Span, wanted: Set[int]) -> list[VideoPacket]:
         """Returns the packets of a span without the pictures that no other one refers to.
@@ -244,18 +262,18 @@ class VideoSource:
     def _fill_gaps(self, writer: PictureWriter) -> None:
         """Decode from the beginning; what does not come out holds the frame before it."""
         shown: VideoFrame | None = None
-        for number, frame in self._all_frames():
+        for number, frame in without_interlacing(self._all_frames(), writer.missing):
             for gap in [missing for missing in writer.missing if missing < number]:
-                writer.put(gap, self._pictures.rgb(shown or frame))
+                writer.put(gap, self._pictures.picture(shown or frame))
             if number in writer.missing:
-                writer.put(number, self._pictures.rgb(frame))
+                writer.put(number, self._pictures.picture(frame))
             shown = frame
             if not writer.missing:
                 return
         if shown is None:
             raise self._fault("video_decode_failed")
         for gap in list(writer.missing):
-            writer.put(gap, self._pictures.rgb(shown))
+            writer.put(gap, self._pictures.picture(shown))
 
     def _fault(self, fault: VideoFault) -> InvalidVideo:
         return video_fault(fault, self._limits)

@@ -73,6 +73,17 @@ def test_a_frame_shown_before_its_keyframe_needs_the_group_before():
     assert line.spans([5, 6]) == [Span(0, 6)]
 
 
+def test_neighbours_of_a_frame_are_in_its_span():
+    line = timeline(list(range(30)), keys=(0, 10, 20))
+    assert line.spans([10], num_neighbours=1) == [Span(0, 11)]
+    assert line.spans([9], num_neighbours=1) == [Span(0, 10)]
+    assert line.spans([0, 29], num_neighbours=1) == [Span(0, 1), Span(20, 29)]
+    # Decode order: I0 P3 B1 B2, then I6 whose leading B4 B5 are shown before it.
+    line = timeline([0, 3, 1, 2, 6, 4, 5, 7], keys=(0, 4))
+    assert line.spans([7], num_neighbours=1) == [Span(4, 7)]
+    assert line.spans([6], num_neighbours=1) == [Span(0, 7)]
+
+
 def test_frames_that_never_come_out_can_be_left_out():
     line = timeline([5, 6, 7, 8]).without({0, 1})
     assert line.frame_numbers() == [None, None, 0, 1]
