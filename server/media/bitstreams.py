@@ -17,6 +17,8 @@ _HEVC_SUB_LAYER_NON_REFERENCE = range(0, 16, 2)
 _HEVC_IDLE = frozenset({35, 38, 39, 40})
 """Access unit delimiter, filler, SEI before and after."""
 
+_GIF_EXTENSION, _GIF_IMAGE = 0x21, 0x2C
+
 
 @dataclass(frozen=True, slots=True)
 class NalFormat:
@@ -110,7 +112,8 @@ def _is_base_view(high: int, low: int) -> bool:
 def is_hidden_picture(codec: str, packet: memoryview) -> bool:
     """Returns whether a packet holds only pictures that are never shown by themselves.
 
-    VP8 and VP9 encoders send such reference pictures in packets with a time of their own.
+    VP8 and VP9 encoders send such reference pictures in packets with a time of their own. FFmpeg
+    gives what follows the last picture of a GIF, such as comments, a packet too.
 
     Args:
         codec: decoder name.
@@ -118,9 +121,34 @@ def is_hidden_picture(codec: str, packet: memoryview) -> bool:
     """
     if codec == "vp8":
         return not packet[0] & 0x10  # RFC 6386, section 9.1: show_frame
+    if codec == "gif":
+        return not _has_gif_image(packet)
     if codec == "vp9":
         return not _is_vp9_superframe(packet) and _is_hidden_vp9_frame(packet[0])
     return False
+
+
+def is_animated_webp(packet: memoryview) -> bool:
+    """Returns whether a WebP file moves, which FFmpeg 8.1 can not decode."""
+    # The extended header, whose second flag bit is that of the animation.
+    return bytes(packet[8:16]) == b"WEBPVP8X" and len(packet) > 20 and bool(packet[20] & 0x02)
+
+
+def _has_gif_image(packet: memoryview) -> bool:
+    """Returns whether there is a picture behind any extensions; a damaged packet may have one."""
+    position = 0
+    if bytes(packet[:3]) == b"GIF" and len(packet) > 10:
+        has_palette, palette_size = packet[10] & 0x80, 3 << (packet[10] & 7) + 1
+        position = 13 + (palette_size if has_palette else 0)
+    try:
+        while packet[position] == _GIF_EXTENSION:
+            position += 2
+            while packet[position]:
+                position += 1 + packet[position]
+            position += 1
+        return packet[position] == _GIF_IMAGE
+    except IndexError:
+        return position != len(packet)
 
 
 def _is_vp9_superframe(packet: memoryview) -> bool:

@@ -10,17 +10,20 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from server.errors import InvalidVideo
+from server.media.bitstreams import is_animated_webp
 from server.media.faults import DecodeLimits, video_fault
 from server.media.sourcefile import SourceFile
 
-# No playlist, concat, SDP, RTSP, image or device demuxer: those open other resources.
+# No playlist, concat, SDP, RTSP, image2 or device demuxer: those open other resources. The demuxers
+# of single pictures (..._pipe) read what they are given only.
 _CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv,asf,gif,ivf,"
-    "h264,hevc,vvc,obu,m4v,mpegvideo"
+    "h264,hevc,vvc,obu,m4v,mpegvideo,apng,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe"
 )
 CODECS = (
     "h264,hevc,vvc,vp8,vp9,libvpx,libvpx-vp9,libdav1d,av1,mpeg1video,mpeg2video,mpeg4,msmpeg4v1,"
-    "msmpeg4v2,msmpeg4,h263,flv,wmv1,wmv2,wmv3,vc1,theora,mjpeg,prores,dnxhd,ffv1,gif"
+    "msmpeg4v2,msmpeg4,h263,flv,wmv1,wmv2,wmv3,vc1,theora,mjpeg,prores,dnxhd,ffv1,gif,"
+    "apng,png,webp,bmp"
 )
 WITHOUT_PRESENTATION_TIMES = frozenset({"avi", "h264", "hevc", "vvc", "obu", "m4v", "mpegvideo"})
 """They number packets in decode order, which is wrong where there are B-frames, or not at all."""
@@ -81,8 +84,9 @@ def choose_stream(
     Raises:
         InvalidVideo: there is none, FFmpeg has no decoder for it, or it is too long.
     """
-    stills = Disposition.attached_pic | Disposition.timed_thumbnails
-    streams = [s for s in container.streams.video if not s.disposition & stills]
+    # Covers and thumbnails, and the tiles of a larger picture.
+    parts = Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
+    streams = [s for s in container.streams.video if not s.disposition & parts]
     if not streams:
         raise video_fault("no_video_stream", limits)
     # PyAV gives no codec context where FFmpeg has no decoder.
@@ -91,11 +95,16 @@ def choose_stream(
         raise video_fault("unsupported_codec", limits)
     packets = _demux(container, decodable, limits)
 
-    def merit(stream: VideoStream) -> tuple[bool, bool, int]:
+    def merit(stream: VideoStream) -> tuple[bool, bool, bool, int, bool]:
         count = len(packets[stream.index])
-        return count > 0, bool(stream.disposition & Disposition.default), count
+        is_default = bool(stream.disposition & Disposition.default)
+        # AVIF keeps the alpha of a sequence in a grey stream of the same length.
+        is_grey = (stream.codec_context.pix_fmt or "").startswith("gray")
+        return count > 0, count > 1, is_default, count, not is_grey
 
     chosen = max(decodable, key=merit)
+    if any(is_animated_webp(memoryview(packet)) for packet in packets[chosen.index][:1]):
+        raise video_fault("unsupported_codec", limits)
     return chosen, packets[chosen.index]
 
 

@@ -161,7 +161,7 @@ class VideoSource:
                 self._timeline = self._timeline.without(self._before(frame.pts, num_fed))
                 self._stamp_packets()
             return frame
-        raise self._fault(self._decoder.why_nothing_came)
+        raise self._fault(self._decoder.why_nothing_came(self._packets))
 
     def _before(self, number: int, num_fed: int) -> frozenset[int]:
         """Returns the positions of packets that were decoded and should have come out earlier."""

@@ -1,10 +1,12 @@
 import pytest
 
-from server.media.bitstreams import NalFormat, is_hidden_picture
+from server.media.bitstreams import NalFormat, is_animated_webp, is_hidden_picture
 
 SHOWN_VP8, HIDDEN_VP8 = bytes([0x10]), bytes([0x00])
 SHOWN_VP9, HIDDEN_VP9, REPEATED_VP9 = bytes([0x86]), bytes([0x84]), bytes([0x88])
 SHOWN_VP9_PROFILE_3, HIDDEN_VP9_PROFILE_3 = bytes([0xB1]), bytes([0xB0])
+GIF_HEADER = b"GIF89a\4\0\4\0\x80\0\0" + bytes(6)
+GIF_COMMENT, GIF_IMAGE = b"\x21\xfe\x02hi\0", b"\x2c" + bytes(12)
 SUPERFRAME = bytes([0x84, 0, 0x86, 0xC1, 1, 1, 0xC1])
 
 
@@ -20,10 +22,25 @@ SUPERFRAME = bytes([0x84, 0, 0x86, 0xC1, 1, 1, 0xC1])
         ("vp9", HIDDEN_VP9_PROFILE_3, True),
         ("vp9", SUPERFRAME, False),
         ("h264", HIDDEN_VP8, False),
+        ("gif", GIF_HEADER + GIF_IMAGE, False),
+        ("gif", GIF_HEADER + GIF_COMMENT + GIF_IMAGE, False),
+        ("gif", GIF_COMMENT + GIF_IMAGE, False),
+        ("gif", GIF_COMMENT + b";", True),
+        ("gif", GIF_COMMENT, True),
+        ("gif", b";", True),
+        ("gif", GIF_COMMENT[:4], False),
     ],
 )
 def test_hidden_pictures_are_told_from_shown_ones(codec, packet, is_hidden):
     assert is_hidden_picture(codec, memoryview(packet)) is is_hidden
+
+
+def test_a_moving_webp_is_told_from_a_still_one():
+    header = b"RIFF\x10\0\0\0WEBPVP8X\x0a\0\0\0"
+    assert is_animated_webp(memoryview(header + b"\x12" + bytes(9)))
+    assert not is_animated_webp(memoryview(header + b"\x10" + bytes(9)))
+    assert not is_animated_webp(memoryview(b"RIFF\x10\0\0\0WEBPVP8L" + bytes([2] * 20)))
+    assert not is_animated_webp(memoryview(header))
 
 
 START = b"\0\0\1"

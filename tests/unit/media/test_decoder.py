@@ -1,8 +1,13 @@
 """What only shows in a real decoder process, with its limits."""
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from PIL import Image
 
+from server.errors import InvalidVideo
 from server.media.clip import FramePlan
 from tests.clips.counter import ClipRecipe, counters
 from tests.clips.decoded import decoded_frames
@@ -23,3 +28,28 @@ async def test_many_spans_are_decoded_within_little_memory(make_pool, size):
     assert counters(frames) == list(chosen)
     expected = decoded_frames(source, frame_indices=chosen, size=size)
     np.testing.assert_array_equal(frames, expected)
+
+
+def _picture(kind):
+    buffer = io.BytesIO()
+    Image.new("RGB", (640, 384)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+# This process has FFmpeg's log switched on, a decoder has not; and only the log tells it.
+@pytest.mark.parametrize(
+    "kind", ["mp4", "hevc", "webm", "avi", "PNG", "JPEG", "BMP", "WEBP", "GIF"]
+)
+@pytest.mark.parametrize("max_pixels", [640 * 384 - 1, 640 * 384 // 9])
+async def test_a_picture_above_the_limit_is_named(make_pool, kind, max_pixels):
+    recipe = ClipRecipe(num_frames=8, width=640, height=384)
+    source = {
+        "mp4": recipe.encode,
+        "hevc": replace(recipe, codec="libx265", options={"x265-params": "log-level=none"}).encode,
+        "webm": replace(recipe, container="webm", codec="libvpx-vp9").encode,
+        "avi": replace(recipe, container="avi", codec="mpeg4").encode,
+    }.get(kind, lambda: _picture(kind))()
+    with pytest.raises(InvalidVideo) as caught:
+        async with make_pool(max_pixels_per_frame=max_pixels).open(source) as video:
+            await video.probe()
+    assert caught.value.code == "video_resolution_too_large"
