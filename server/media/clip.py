@@ -79,6 +79,20 @@ class FramePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodedFrames:
+    """What a decoder made of a plan."""
+
+    frames: NDArray[np.uint8]
+    """RGB, shape (num_frames, height, width, 3)."""
+    num_replaced: int = 0
+    """How many could not be decoded and hold the picture of a neighbour."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_replaced <= len(self.frames):
+            raise ValueError(f"{self.num_replaced} of {len(self.frames)} frames replaced")
+
+
+@dataclass(frozen=True, slots=True)
 class VideoClip:
     """Decoded frames, ready for the model."""
 
@@ -90,6 +104,8 @@ class VideoClip:
     """The span that the frames were sampled from evenly."""
     content_key: bytes
     """Digest of the source bytes and the plan: equal keys mean equal frames and times."""
+    num_frames_replaced: int = 0
+    """Frames that could not be decoded and hold the picture of a neighbour."""
 
     def __post_init__(self) -> None:
         if self.frames.ndim != 4 or self.frames.shape[-1] != 3 or self.frames.dtype != np.uint8:

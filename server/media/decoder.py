@@ -40,8 +40,8 @@ def _converse(job: DecodeJob) -> None:
         shape = (plan.num_frames, plan.height, plan.width, 3)
         allow_frames(os.fstat(job.frames_fd).st_size)
         frames = np.frombuffer(mmap.mmap(job.frames_fd, 0), np.uint8).reshape(shape)
-        video.decode(plan, frames)
-        job.channel.sendall(messages.pack("done"))
+        num_replaced = video.decode(plan, frames)
+        job.channel.sendall(messages.pack("done", messages.count_to_bytes(num_replaced)))
 
 
 def _receive_plan(channel: socket.socket) -> FramePlan:

@@ -96,16 +96,17 @@ class VideoLoader:
                     on_plan(facts, plan)
                 digest = asyncio.create_task(_digest(source))
                 try:
-                    frames = await decoder.decode(plan)
+                    decoded = await decoder.decode(plan)
                     source_digest = await digest
                 finally:
                     digest.cancel()
         timestamps = tuple(facts.frame_times_seconds[index] for index in plan.frame_indices)
         return VideoClip(
-            frames=frames,
+            frames=decoded.frames,
             timestamps_seconds=timestamps,
             duration_seconds=sampling.span_seconds,
             content_key=_content_key(source_digest, plan, timestamps, sampling.span_seconds),
+            num_frames_replaced=decoded.num_replaced,
         )
 
     def _sample(self, facts: VideoFacts, video: VideoRequest) -> Sampling:

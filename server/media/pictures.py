@@ -66,6 +66,8 @@ class PictureWriter:
         self._out = out
         self._orientation = orientation
         self._size = (plan.width, plan.height)
+        self.num_replaced = 0
+        """Rows that got another frame than the plan says."""
         self._rows: dict[int, list[int]] = {}
         for row, number in enumerate(plan.frame_indices):
             self._rows.setdefault(number, []).append(row)
@@ -74,6 +76,11 @@ class PictureWriter:
     def missing(self) -> KeysView[int]:
         """Numbers of the frames that were not put yet, ascending; a live view."""
         return self._rows.keys()
+
+    def replace(self, number: int, picture: Picture) -> None:
+        """Write the picture of another frame as frame ``number``, which must be missing."""
+        self.num_replaced += len(self._rows[number])
+        self.put(number, picture)
 
     def put(self, number: int, picture: Picture) -> None:
         """Write a picture as frame ``number``, which must be missing."""

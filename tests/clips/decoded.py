@@ -50,3 +50,9 @@ def reference_frames(source: bytes) -> list[NDArray[np.uint8]]:
             np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
             for frame in container.decode(video=0)
         ]
+
+
+def packet_places(source: bytes | bytearray) -> list[tuple[int, int]]:
+    """Returns (position, size) of each packet of the first video stream, in decode order."""
+    with av.open(io.BytesIO(bytes(source))) as container:
+        return [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]

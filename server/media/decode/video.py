@@ -99,10 +99,11 @@ class VideoSource:
             keyframe_indices=self._timeline.keyframe_numbers,
         )
 
-    def decode(self, plan: FramePlan, out: NDArray[np.uint8]) -> None:
+    def decode(self, plan: FramePlan, out: NDArray[np.uint8]) -> int:
         """Write the planned frames as RGB into ``out``, of shape (num_frames, height, width, 3).
 
-        A frame that can not be decoded is replaced by the one shown before it.
+        A frame that can not be decoded is replaced by the one shown before it, or after it where
+        there is none. Returns how many of the planned frames were.
 
         Raises:
             InvalidVideo: no frame could be decoded.
@@ -112,6 +113,7 @@ class VideoSource:
             self._write_spans(writer)
         if writer.missing:
             self._fill_gaps(writer)
+        return writer.num_replaced
 
     # Decoding
 
@@ -264,7 +266,7 @@ class VideoSource:
         shown: VideoFrame | None = None
         for number, frame in without_interlacing(self._all_frames(), writer.missing):
             for gap in [missing for missing in writer.missing if missing < number]:
-                writer.put(gap, self._pictures.picture(shown or frame))
+                writer.replace(gap, self._pictures.picture(shown or frame))
             if number in writer.missing:
                 writer.put(number, self._pictures.picture(frame))
             shown = frame
@@ -273,7 +275,7 @@ class VideoSource:
         if shown is None:
             raise self._fault("video_decode_failed")
         for gap in list(writer.missing):
-            writer.put(gap, self._pictures.picture(shown))
+            writer.replace(gap, self._pictures.picture(shown))
 
     def _fault(self, fault: VideoFault) -> InvalidVideo:
         return video_fault(fault, self._limits)

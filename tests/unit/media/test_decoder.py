@@ -10,7 +10,7 @@ from PIL import Image
 from server.errors import InvalidVideo
 from server.media.clip import FramePlan
 from tests.clips.counter import ClipRecipe, counters
-from tests.clips.decoded import decoded_frames
+from tests.clips.decoded import decoded_frames, packet_places
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ async def test_many_spans_are_decoded_within_little_memory(make_pool, size):
     chosen = tuple(range(5, 120, 20))
     async with make_pool(decode_memory_bytes=250_000_000).open(source) as video:
         await video.probe()
-        frames = await video.decode(FramePlan(chosen, width, height))
+        frames = (await video.decode(FramePlan(chosen, width, height))).frames
     assert counters(frames) == list(chosen)
     expected = decoded_frames(source, frame_indices=chosen, size=size)
     np.testing.assert_array_equal(frames, expected)
@@ -53,3 +53,24 @@ async def test_a_picture_above_the_limit_is_named(make_pool, kind, max_pixels):
         async with make_pool(max_pixels_per_frame=max_pixels).open(source) as video:
             await video.probe()
     assert caught.value.code == "video_resolution_too_large"
+
+
+@pytest.mark.parametrize("deed", ["too many replaced", "no count"])
+async def test_a_decoder_that_miscounts_is_a_broken_video(make_pool, deed):
+    async with make_pool().open(deed.encode().ljust(32, b"\0")) as video:
+        await video.probe()
+        with pytest.raises(InvalidVideo) as caught:
+            await video.decode(FramePlan((0,), 112, 112))
+    assert caught.value.code == "video_decode_failed"
+
+
+async def test_replaced_frames_are_counted(make_pool):
+    source = bytearray(ClipRecipe(num_frames=20, options={"g": "1"}).encode())
+    for number in (7, 8):
+        position, size = packet_places(source)[number]
+        source[position : position + size] = bytes(size)
+    async with make_pool().open(bytes(source)) as video:
+        await video.probe()
+        decoded = await video.decode(FramePlan((6, 7, 7, 8, 9), 160, 96))
+    assert decoded.num_replaced == 3
+    assert counters(decoded.frames) == [6, 6, 6, 6, 9]

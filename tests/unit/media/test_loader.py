@@ -10,7 +10,7 @@ from server.errors import ContextLengthExceeded, InvalidRequest, InvalidVideo
 from server.media.loader import VideoLoader
 from server.settings import VideoSettings
 from tests.clips.counter import ClipRecipe, counters
-from tests.clips.decoded import decoded_frames
+from tests.clips.decoded import decoded_frames, packet_places
 
 SIZE = (160, 96)
 
@@ -131,3 +131,12 @@ async def test_a_loader_starts_and_stops_its_own_processes(source):
     finally:
         await loader.stop()
     assert clip.num_frames == 4
+
+
+async def test_a_clip_says_how_many_of_its_frames_were_replaced(loader):
+    source = bytearray(ClipRecipe(num_frames=20, options={"g": "1"}).encode())
+    position, size = packet_places(source)[7]
+    source[position : position + size] = bytes(size)
+    clip = await loader.decode(bytes(source), request(num_frames=20))
+    assert clip.num_frames_replaced == 1
+    assert counters(clip.frames)[6:9] == [6, 6, 8]

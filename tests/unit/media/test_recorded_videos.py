@@ -64,7 +64,7 @@ async def test_a_recorded_video_decodes(row, make_pool):
         )
         count = min(expected, 4)
         chosen = tuple(index * expected // count // 4 for index in range(count))
-        frames = await video.decode(FramePlan(chosen, 112, 84))
+        frames = (await video.decode(FramePlan(chosen, 112, 84))).frames
     assert frames.shape == (count, 84, 112, 3)
     assert facts.frame_times_seconds[0] == 0
     assert list(facts.frame_times_seconds) == sorted(facts.frame_times_seconds)
