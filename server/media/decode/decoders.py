@@ -1,5 +1,6 @@
 """One of FFmpeg's decoders: packets in, frames out, damage tolerated."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Literal, cast
@@ -21,10 +22,11 @@ _WITH_ALPHA: dict[str, _Codec] = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 _REMEMBERING = frozenset({"apng"})
 """Decoders that still lay pictures over the last one after they were flushed."""
 _TELLING_PACKETS = 8
-_SIZE_WORDS = (
-    "max pixel count",
-    "Failed to initialize decoder for",  # VP9
-    "Failed to set dimensions",  # BMP
+_SIZE_WORDS = re.compile(
+    r"exceeds specified max pixel count"
+    r"|Picture size [1-9]\d{4,}x[1-9]\d{4,} is invalid"  # beyond 32 bit whatever the limit
+    r"|Failed to initialize decoder for"  # VP9
+    r"|Failed to set dimensions"  # BMP
 )
 
 
@@ -164,6 +166,5 @@ def _is_about_size(step: Callable[[], object]) -> bool:
     try:
         step()
     except Exception as error:
-        log = repr(getattr(error, "log", None))
-        return any(words in log for words in _SIZE_WORDS)
+        return _SIZE_WORDS.search(repr(getattr(error, "log", None))) is not None
     return False
