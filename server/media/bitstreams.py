@@ -62,13 +62,15 @@ class NalFormat:
         }
         return [_is_unreferenced_hevc(headers, max(layers, default=0)) for headers in units]
 
+    def unit_starts(self, packet: memoryview) -> list[int]:
+        """Returns where the header of each unit is; nothing if lengths do not add up."""
+        if self.length_bytes:
+            return _starts_by_length(packet, self.length_bytes)
+        return [match.end() for match in _START_CODE.finditer(packet)]
+
     def _units(self, packet: memoryview) -> list[tuple[int, int]]:
         """Returns the first two bytes of each unit; nothing if the packet is not sound."""
-        starts = (
-            _starts_by_length(packet, self.length_bytes)
-            if self.length_bytes
-            else [match.end() for match in _START_CODE.finditer(packet)]
-        )
+        starts = self.unit_starts(packet)
         if any(start + 2 > len(packet) for start in starts):
             return []
         return [(packet[start], packet[start + 1]) for start in starts]

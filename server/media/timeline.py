@@ -21,6 +21,8 @@ class PacketFacts:
     """Whether decoding can start here, as the container claims."""
     is_shown: bool
     """False for packets that are only decoded for others: before an edit list's start, hidden."""
+    completes_previous: bool = False
+    """Whether it holds the second half of the picture before it, so that both are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,9 @@ class Timeline:
 
     def _needed(self, frame: int, num_neighbours: int) -> Span:
         around = self._shown[max(frame - num_neighbours, 0) : frame + num_neighbours + 1]
-        return Span(min(map(self._start_for, around)), max(around))
+        last = max(around)
+        is_half = last + 1 < len(self._packets) and self._packets[last + 1].completes_previous
+        return Span(min(map(self._start_for, around)), last + 1 if is_half else last)
 
     def _start_for(self, position: int) -> int:
         time = self._packets[position].time or 0

@@ -37,6 +37,7 @@ from server.media.decode.decoders import PictureDecoder
 from server.media.decode.fields import without_interlacing
 from server.media.decode.shapes import display_size, orientation_of
 from server.media.faults import DecodeLimits, VideoFault, video_fault
+from server.media.fieldpairs import second_fields
 from server.media.pictures import PictureWriter
 from server.media.sourcefile import SourceFile
 from server.media.timeline import PacketFacts, Span, Timeline, can_be_shared
@@ -75,6 +76,7 @@ class VideoSource:
         self._stream, self._packets = choose_stream(self._container, self._limits)
         self._stream_place = self._container.streams.video.index(self._stream)
         self._decoder = self._open_decoder(self._stream, threads=self._limits.threads)
+        self._are_second_fields = self._second_fields()
         self._timeline = self._read_timeline()
         self._stamp_packets()
         if not self._timeline.num_frames:
@@ -84,7 +86,9 @@ class VideoSource:
             self._limits.threads * _DECODER_BYTES_PER_PIXEL * (frame.width * frame.height)
         )
         self._has_memory_to_share = bytes_of_decoders <= self._limits.memory_bytes // 2
-        self._is_interlaced = frame.interlaced_frame or self._decoder.is_interlaced
+        self._is_interlaced = (
+            frame.interlaced_frame or self._decoder.is_interlaced or any(self._are_second_fields)
+        )
         self._orientation = orientation_of(frame)
         size = display_size(frame.width, frame.height, self._stream.sample_aspect_ratio)
         width, height = reversed(size) if self._orientation.is_sideways else size
@@ -133,17 +137,27 @@ class VideoSource:
                 PacketFacts(
                     time=packet.dts if packet.pts is None else packet.pts,
                     duration=packet.duration or 0,
-                    is_keyframe=packet.is_keyframe,
+                    is_keyframe=packet.is_keyframe and not is_second,
                     is_shown=not (
-                        packet.is_discard or is_hidden_picture(codec, memoryview(packet))
+                        packet.is_discard
+                        or is_second
+                        or is_hidden_picture(codec, memoryview(packet))
                     ),
+                    completes_previous=is_second,
                 )
-                for packet in self._packets
+                for packet, is_second in zip(self._packets, self._are_second_fields, strict=True)
             ],
             time_base=self._stream.time_base or Fraction(1, av.time_base),
             frames_per_second=self._stream.average_rate or self._stream.base_rate,
             has_presentation_times=self._container.format.name not in WITHOUT_PRESENTATION_TIMES,
         )
+
+    def _second_fields(self) -> list[bool]:
+        nal_format = NalFormat.of(self._decoder.name, self._decoder.extradata)
+        if nal_format is None:
+            return [False] * len(self._packets)
+        packets = [memoryview(packet) for packet in self._packets]
+        return second_fields(nal_format, self._decoder.extradata, packets)
 
     def _stamp_packets(self) -> None:
         """Write each frame's number into its packet; the decoder hands it on to the frame."""
