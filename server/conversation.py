@@ -1,22 +1,41 @@
 """A chat request after its wire form has been checked: what to ask the engine, and which videos."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FrameAlignment = Literal["exact", "keyframe"]
+"""Which frame stands for a moment: the one on screen, or the keyframe nearest to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingWish:
-    """How many frames the client would like; at most one of the two is set."""
+    """Which frames the client would like; of ``fps`` and ``num_frames`` at most one is set."""
 
     fps: float | None = None
     """Frames per second."""
     num_frames: int | None = None
     """Frames in all, evenly spaced."""
+    min_frames: int | None = None
+    """Fewest frames at a rate, where there are as many."""
+    max_frames: int | None = None
+    """Most frames."""
+    start_seconds: float = 0.0
+    """Where the stretch to sample begins, in the time of the video."""
+    end_seconds: float | None = None
+    """Where it ends, itself not in it; None is the end of the video."""
+    alignment: FrameAlignment = "exact"
+    """Which frame stands for each moment."""
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.num_frames is not None:
             raise ValueError("fps and num_frames exclude each other")
+        if (self.min_frames or 1) > (self.max_frames or math.inf):
+            raise ValueError(f"min_frames {self.min_frames} is above max_frames {self.max_frames}")
+        end_seconds = math.inf if self.end_seconds is None else self.end_seconds
+        if not 0 <= self.start_seconds < end_seconds:
+            raise ValueError(f"[{self.start_seconds}, {self.end_seconds}) seconds is no stretch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +52,13 @@ class VideoRequest:
     """Fraction of the video's tokens to remove, in [0, 1)."""
     pruning_method: str
     """How the tokens to remove are chosen; counts only at a rate above 0."""
+    hint_params: Mapping[str, str] = field(default_factory=dict)
+    """JSON path of each hint that was given, by the hint's name, for error messages."""
+
+    def param_of(self, name: str | None) -> str:
+        """Returns the JSON path to blame: of the hint of that name, or ``name`` itself; the
+        video's own where there is none."""
+        return self.hint_params.get(name, name) if name else self.param
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.api.hints import HINT_FIELDS, HintReader, VideoHints
+from server.api.dialects import HINT_FIELDS, IDLE_FIELDS
+from server.api.hints import HintReader, VideoHints
 from server.api.texts import TextGate
 from server.api.validation import as_list, as_object, as_string, check_keys, shown, wrong_type
-from server.conversation import SamplingWish, VideoRequest
+from server.conversation import VideoRequest
 from server.engine.base import CLIP_URL_SCHEME, JsonObject
 from server.errors import InvalidRequest
-from server.evs.arithmetic import METHODS
 
 MAX_PARTS = 1024
 """Parts in one message."""
 _TEXT_KEYS = frozenset({"type", "text"})
-_VIDEO_KEYS = frozenset({"type", "video_url", *HINT_FIELDS})
-_URL_KEYS = frozenset({"url", *HINT_FIELDS})
+_VIDEO_KEYS = frozenset({"type", "video_url", *HINT_FIELDS, *IDLE_FIELDS})
+_URL_KEYS = frozenset({"url", *HINT_FIELDS, *IDLE_FIELDS})
 
 
 class PartReader:
@@ -91,14 +91,15 @@ class PartReader:
                 param=param,
                 code="too_many_videos",
             )
-        hints = self._hints.read(places).over(self._request_hints).over(self._hints.defaults)
+        wishes = self._hints.settle(self._hints.read(places).over(self._request_hints))
         self.videos.append(
             VideoRequest(
                 url=url,
                 param=url_param,
-                sampling=hints.sampling or SamplingWish(),
-                pruning_rate=hints.pruning_rate or 0.0,
-                pruning_method=hints.pruning_method or METHODS[0],
+                sampling=wishes.sampling,
+                pruning_rate=wishes.pruning_rate,
+                pruning_method=wishes.pruning_method,
+                hint_params=wishes.hint_params,
             )
         )
         return {

@@ -37,7 +37,7 @@ def parse_chat_request(raw: bytes, settings: Settings, facts: ModelFacts) -> Cha
     parts = PartReader(
         gate=gate,
         hints=hints,
-        request_hints=hints.read([(payload, "")]),
+        request_hints=hints.read_request(payload),
         max_videos=settings.video.max_videos,
     )
     messages = MessageReader(gate, parts).read(payload.get("messages"))

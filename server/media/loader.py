@@ -4,31 +4,19 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 
 from server.conversation import VideoRequest
 from server.errors import RequestError
 from server.media.clip import FramePlan, VideoClip, VideoFacts
-from server.media.sampling import Sampling, plan_frames
+from server.media.planning import ClipPlan, ClipPlanner, FrameGeometry
 from server.media.source import SourceReader
 from server.media.workers import DecoderPool
 from server.settings import VideoSettings
 
-PlanHook = Callable[[VideoFacts, FramePlan], None]
+PlanHook = Callable[[VideoFacts, ClipPlan], None]
 """Called before any frame is decoded; raises a ``RequestError`` to refuse the plan."""
-
-
-class FrameGeometry(Protocol):
-    """How the served model sees frames; the engine's ``VideoGeometry`` is one."""
-
-    @property
-    def temporal_patch_size(self) -> int:
-        """Frames that become one step in time."""
-
-    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
-        """Returns (width, height) to which the model's own processor would resize a frame."""
 
 
 _SLOW_HASH_BYTES = 1_000_000
@@ -51,8 +39,7 @@ class VideoLoader:
             geometry: the frame sizes of the served model.
             pool: decoder processes; by default a pool of its own.
         """
-        self._settings = settings
-        self._geometry = geometry
+        self._planner = ClipPlanner(settings, geometry)
         self._reader = SourceReader(settings)
         self._pool = DecoderPool(settings) if pool is None else pool
 
@@ -90,37 +77,23 @@ class VideoLoader:
         with _naming(video):
             async with self._pool.open(source) as decoder:
                 facts = await decoder.probe()
-                sampling = self._sample(facts, video)
-                plan = self._plan(facts, sampling)
+                plan = self._planner.plan(facts, video)
                 if on_plan is not None:
                     on_plan(facts, plan)
                 digest = asyncio.create_task(_digest(source))
                 try:
-                    frames = await decoder.decode(plan)
+                    frames = await decoder.decode(plan.frames)
                     source_digest = await digest
                 finally:
                     digest.cancel()
-        timestamps = tuple(facts.frame_times_seconds[index] for index in plan.frame_indices)
+        indices, span_seconds = plan.frames.frame_indices, plan.sampling.span_seconds
+        timestamps = tuple(facts.frame_times_seconds[index] for index in indices)
         return VideoClip(
             frames=frames,
             timestamps_seconds=timestamps,
-            duration_seconds=sampling.span_seconds,
-            content_key=_content_key(source_digest, plan, timestamps, sampling.span_seconds),
+            duration_seconds=span_seconds,
+            content_key=_content_key(source_digest, plan.frames, timestamps, span_seconds),
         )
-
-    def _sample(self, facts: VideoFacts, video: VideoRequest) -> Sampling:
-        return plan_frames(
-            facts,
-            video.sampling,
-            self._settings,
-            temporal_patch_size=self._geometry.temporal_patch_size,
-        )
-
-    def _plan(self, facts: VideoFacts, sampling: Sampling) -> FramePlan:
-        width, height = self._geometry.frame_size(
-            width=facts.width, height=facts.height, num_frames=len(sampling.frame_indices)
-        )
-        return FramePlan(sampling.frame_indices, width, height)
 
 
 @contextmanager
@@ -129,7 +102,7 @@ def _naming(video: VideoRequest) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        error.param = error.param or video.param
+        error.param = video.param_of(error.param)
         raise
 
 

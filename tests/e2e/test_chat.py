@@ -218,7 +218,12 @@ def test_nan_as_a_rate_is_a_400(server):
         (None, {"speed": 2}, {}, "messages[0].content[0].video_url.speed"),
         (None, {}, {"temperature": -3}, "temperature"),
         (None, {}, {"extra_body": {"video_prunning_rate": 0.5}}, "video_prunning_rate"),
-        (None, {}, {"extra_body": {"mm_processor_kwargs": {}}}, "mm_processor_kwargs"),
+        (
+            None,
+            {},
+            {"extra_body": {"mm_processor_kwargs": {"do_resize": False}}},
+            "mm_processor_kwargs.do_resize",
+        ),
     ],
 )
 def test_bad_input_is_a_400_that_names_the_parameter(server, clip_url, url, hints, options, param):

@@ -1,0 +1,106 @@
+"""A request's videos in front of the model: whether they fit it, and what is told of them."""
+
+from collections.abc import Sequence
+
+from server.conversation import VideoRequest
+from server.engine.base import JsonObject, ModelFacts, VideoTokens
+from server.errors import ContextLengthExceeded
+from server.media.clip import VideoFacts
+from server.media.loader import PlanHook
+from server.media.planning import ClipPlan
+
+
+class VideoFit:
+    """Refuses a request whose videos can not fit the model, before a frame is decoded."""
+
+    def __init__(self, model: ModelFacts, videos: Sequence[VideoRequest]) -> None:
+        self._model = model
+        self._videos = videos
+        self._planned_tokens: dict[int, int] = {}
+        self._seconds: dict[int, float] = {}
+        self.plans: dict[int, ClipPlan] = {}
+        """The plans that were checked, by the index of the video."""
+
+    def checker_of(self, index: int) -> PlanHook:
+        """Returns the hook that the loader calls with the plan of video ``index``."""
+
+        def check(_: VideoFacts, plan: ClipPlan) -> None:
+            self.plans[index] = plan
+            self._seconds[index] = plan.sampling.span_seconds
+            self._planned_tokens[index] = self.tokens_of(index).after
+            self._check_seconds(index)
+            self._check_tokens(index)
+
+        return check
+
+    def tokens_of(self, index: int) -> VideoTokens:
+        """Returns the token counts of video ``index`` as planned."""
+        plan, video = self.plans[index], self._videos[index]
+        return self._model.geometry.video_tokens(
+            width=plan.frames.width,
+            height=plan.frames.height,
+            num_frames=plan.frames.num_frames,
+            pruning_rate=video.pruning_rate,
+            pruning_method=video.pruning_method,
+        )
+
+    def _check_tokens(self, index: int) -> None:
+        tokens, total = self._planned_tokens[index], sum(self._planned_tokens.values())
+        # Some models put text between the video tokens, which only vLLM counts: what is
+        # refused here has too many without it.
+        if tokens > self._model.max_video_tokens:
+            excess = (
+                f"has {tokens} video tokens; this server takes "
+                f"{self._model.max_video_tokens} a video"
+            )
+        elif total >= self._model.max_model_len:
+            excess = (
+                f"brings the prompt to {total} video tokens; the model takes "
+                f"{self._model.max_model_len} tokens in all"
+            )
+        else:
+            return
+        raise ContextLengthExceeded(
+            f"The video of {self._seconds[index]:.1f} s, sampled at "
+            f"{self.plans[index].frames.num_frames} frames, {excess}. Ask for fewer frames (fps, "
+            "num_frames) or a higher video_pruning_rate.",
+            param=self._videos[index].param,
+        )
+
+    def _check_seconds(self, index: int) -> None:
+        """Refuse videos that span more time than the model can tell apart, however few frames."""
+        seconds = sum(self._seconds.values())
+        if seconds > self._model.max_video_seconds:
+            raise ContextLengthExceeded(
+                f"The video of {self._seconds[index]:.1f} s brings the request to {seconds:.1f} "
+                f"s of video; the model takes {self._model.max_video_seconds:.0f} s in all. Send a "
+                "shorter one, or a stretch of it (start_offset, end_offset).",
+                param=self._videos[index].param,
+            )
+
+
+def video_report(
+    plan: ClipPlan, video: VideoRequest, tokens: VideoTokens, *, supports_pruning: bool
+) -> JsonObject:
+    """Returns what a client is told about one video: how it is sampled, and its tokens."""
+    sampling = plan.sampling
+    return {
+        "frames_sampled": plan.frames.num_frames,
+        "width": plan.frames.width,
+        "height": plan.frames.height,
+        "span_seconds": round(sampling.span_seconds, 3),
+        "tokens_before": tokens.before,
+        "tokens_after": tokens.after,
+        "pruning_method": video.pruning_method if supports_pruning else None,
+        "pruning_rate": video.pruning_rate,
+        "effective_pruning_rate": round(tokens.effective_rate, 4),
+        "granted": {
+            "fps": sampling.granted.fps,
+            "num_frames": sampling.granted.num_frames,
+            "min_frames": sampling.granted.min_frames,
+            "max_frames": sampling.granted.max_frames,
+            "start_offset": round(sampling.start_seconds, 3),
+            "end_offset": round(sampling.granted.end_seconds or 0.0, 3),
+            "frame_alignment": sampling.granted.alignment,
+        },
+    }

@@ -1,0 +1,65 @@
+"""How a request's videos are sampled, on a scripted engine with the embedded model."""
+
+import httpx
+import pytest
+
+CHAT = "/v1/chat/completions"
+PART = "messages[0].content[0].video_url"
+pytestmark = pytest.mark.anyio
+
+
+def hinted(body, **hints):
+    """The request with hints on its only video."""
+    (message,) = body["messages"]
+    part, *others = message["content"]
+    part = {**part, "video_url": {**part["video_url"], **hints}}
+    return {**body, "messages": [{**message, "content": [part, *others]}]}
+
+
+async def report(http: httpx.AsyncClient, body):
+    response = await http.post(CHAT, json=body)
+    assert response.status_code == 200, response.text
+    (found,) = response.json()["metrics"]["videos"]
+    return found
+
+
+async def test_the_answer_tells_what_was_granted(serve, body):
+    settings = {"video": {"max_frames": 12, "max_fps": 4.0}}
+    async with serve(settings=settings) as service, service.http() as http:
+        plain = await report(http, body)
+        clamped = await report(http, {**body, "fps": 100, "max_frames": 50, "end_offset": 99})
+        cut = await report(http, hinted(body, num_frames=4, start_offset="2s", end_offset=4))
+
+    assert plain["frames_sampled"] == 12
+    assert plain["granted"] == {
+        "fps": 2.0,
+        "num_frames": None,
+        "min_frames": 4,
+        "max_frames": 12,
+        "start_offset": 0.0,
+        "end_offset": 8.0,
+        "frame_alignment": "exact",
+    }
+    assert (clamped["granted"]["fps"], clamped["granted"]["max_frames"]) == (4.0, 12)
+    assert clamped["granted"]["end_offset"] == 8.0
+    assert (cut["frames_sampled"], cut["span_seconds"]) == (4, 2.0)
+    assert (cut["granted"]["start_offset"], cut["granted"]["end_offset"]) == (2.0, 4.0)
+
+
+async def test_keyframes_are_taken_once_each(serve, body):
+    async with serve() as service, service.http() as http:
+        found = await report(http, hinted(body, frame_alignment="keyframe", num_frames=16))
+
+    assert 2 <= found["frames_sampled"] <= 16
+    assert found["granted"]["frame_alignment"] == "keyframe"
+
+
+async def test_what_only_the_video_can_tell_is_a_400_that_names_the_hint(serve, body):
+    async with serve() as service, service.http() as http:
+        late = await http.post(CHAT, json=hinted(body, video_metadata={"start_offset": "9s"}))
+        request_wide = await http.post(CHAT, json={**body, "start_offset": 9})
+
+    assert (late.status_code, request_wide.status_code) == (400, 400)
+    assert late.json()["error"]["param"] == f"{PART}.video_metadata.start_offset"
+    assert "ends at 8.000 s" in late.json()["error"]["message"]
+    assert request_wide.json()["error"]["param"] == "start_offset"
