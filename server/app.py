@@ -17,6 +17,7 @@ from server.api import chat, health, models
 from server.api.errors import exception_handlers
 from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
 from server.api.protocol import FirstByteProtocol
+from server.conversation import PixelLimits
 from server.engine.base import ChatEngine
 from server.errors import ConfigurationError, EngineUnavailable
 from server.media.loader import VideoLoader
@@ -199,10 +200,12 @@ class _ServedGeometry:
         """Frames that become one step in time."""
         return self._engine.facts.geometry.temporal_patch_size
 
-    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
+    def frame_size(
+        self, *, width: int, height: int, num_frames: int, limits: PixelLimits
+    ) -> tuple[int, int]:
         """Returns (width, height) to which the model resizes a frame."""
         geometry = self._engine.facts.geometry
-        return geometry.frame_size(width=width, height=height, num_frames=num_frames)
+        return geometry.frame_size(width=width, height=height, num_frames=num_frames, limits=limits)
 
 
 class _Supervisor:

@@ -39,6 +39,36 @@ class SamplingWish:
 
 
 @dataclass(frozen=True, slots=True)
+class PixelLimits:
+    """How large the client would like frames to be as the model gets them; None is no limit.
+
+    An upper limit goes before ``min_pixels``.
+    """
+
+    min_pixels: int | None = None
+    """Fewest pixels of a frame, as far as the model and the server allow."""
+    max_pixels: int | None = None
+    """Most pixels of a frame."""
+    total_pixels: int | None = None
+    """Most pixels of all frames of the video together."""
+    max_side: int | None = None
+    """Most pixels along the longer side of a frame."""
+    preferred_pixels: int | None = None
+    """Most pixels of a frame where the model can; no reason to refuse a video."""
+
+    def __post_init__(self) -> None:
+        given = (self.max_pixels, self.total_pixels, self.max_side, self.preferred_pixels)
+        if any(limit is not None and limit < 1 for limit in (self.min_pixels, *given)):
+            raise ValueError("a limit is at least 1 pixel")
+
+    def most_pixels(self, num_frames: int) -> float:
+        """Returns the most pixels that one of ``num_frames`` frames may have; infinity if any."""
+        share = math.inf if self.total_pixels is None else max(1, self.total_pixels // num_frames)
+        limits = (self.max_pixels, self.preferred_pixels)
+        return min(share, *(limit for limit in limits if limit is not None), math.inf)
+
+
+@dataclass(frozen=True, slots=True)
 class VideoRequest:
     """One video of a chat request."""
 
@@ -52,6 +82,8 @@ class VideoRequest:
     """Fraction of the video's tokens to remove, in [0, 1)."""
     pruning_method: str
     """How the tokens to remove are chosen; counts only at a rate above 0."""
+    pixels: PixelLimits = PixelLimits()
+    """Sizes of the frames."""
     hint_params: Mapping[str, str] = field(default_factory=dict)
     """JSON path of each hint that was given, by the hint's name, for error messages."""
 

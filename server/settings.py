@@ -69,6 +69,11 @@ class VideoSettings(_Group):
     """Fewest frames sampled at a rate, where there are as many; num_frames may ask for fewer."""
     max_frames: int = Field(default=256, ge=1)
     """Most frames sampled from one video, whatever the request asks for."""
+    max_model_pixels_per_frame: int | None = Field(default=None, ge=1)
+    """Most pixels (width x height) of a frame as the model gets it, as far as the model allows so
+    few; null leaves it to the model. More is clamped to it."""
+    max_model_pixels_per_video: int | None = Field(default=None, ge=1)
+    """The same for all frames of a video together."""
     max_videos: int = Field(default=4, ge=1)
     """Videos in one request. Above it: 400."""
     max_video_bytes: int = Field(default=100_000_000, ge=1)

@@ -102,5 +102,9 @@ def video_report(
             "start_offset": round(sampling.start_seconds, 3),
             "end_offset": round(sampling.granted.end_seconds or 0.0, 3),
             "frame_alignment": sampling.granted.alignment,
+            "min_pixels": plan.limits.min_pixels,
+            "max_pixels": plan.limits.max_pixels,
+            "total_pixels": plan.limits.total_pixels,
+            "spatial_limit": plan.limits.max_side,
         },
     }

@@ -14,6 +14,11 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "num_frames": ("num_frames", "nframes"),
     "min_frames": ("min_frames",),
     "max_frames": ("max_frames",),
+    "min_pixels": ("min_pixels", "shortest_edge"),
+    "max_pixels": ("max_pixels", "longest_edge"),
+    "total_pixels": ("total_pixels",),
+    "spatial_limit": ("spatial_limit",),
+    "detail": ("detail",),
     "start_offset": ("start_offset", "startOffset"),
     "end_offset": ("end_offset", "endOffset"),
     "frame_alignment": ("frame_alignment",),
@@ -25,13 +30,28 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 _METADATA_FIELDS = ("video_metadata", "videoMetadata")
 _METADATA_KEYS = frozenset({"fps", *SPELLINGS["start_offset"], *SPELLINGS["end_offset"]})
 _MEDIA_IO_KEYS = frozenset({"fps", "num_frames", "min_frames", "max_frames"})
-_PROCESSOR_KEYS = frozenset({"fps", "video_pruning_rate", "video_pruning_method"})
-_VIDEO_CONFIG_KEYS = frozenset({"fps", "nframes", "num_frames", "min_frames", "max_frames"})
+_PROCESSOR_KEYS = frozenset(
+    {"fps", "min_pixels", "max_pixels", "size", "video_pruning_rate", "video_pruning_method"}
+)
+_SIZE_KEYS = frozenset({"shortest_edge", "longest_edge"})
+_VIDEO_CONFIG_KEYS = frozenset(
+    {
+        *("fps", "nframes", "num_frames", "min_frames", "max_frames"),
+        *("min_pixels", "max_pixels", "total_pixels"),
+    }
+)
+SIZE_PATH = "mm_processor_kwargs.size"
+"""Where clients of vLLM put the limits of a Hugging Face processor."""
 _ALL_FRAMES = -1
 """What clients of vLLM send in ``media_io_kwargs`` as ``num_frames``."""
 
 HINT_FIELDS = (
-    *(spelling for spellings in SPELLINGS.values() for spelling in spellings),
+    *(
+        spelling
+        for spellings in SPELLINGS.values()
+        for spelling in spellings
+        if spelling not in _SIZE_KEYS
+    ),
     *_METADATA_FIELDS,
 )
 """Fields that may stand on a request, on a video part, and in what the part holds."""
@@ -64,7 +84,9 @@ def request_places(payload: Mapping[str, Any]) -> Iterator[Place]:
         for video, video_path in _inner(media, path, "video", _MEDIA_IO_KEYS):
             asks_for_all = video.get("num_frames") == _ALL_FRAMES
             yield {**video, "num_frames": MAX_COUNT} if asks_for_all else video, video_path
-    yield from _inner(payload, "", "mm_processor_kwargs", _PROCESSOR_KEYS)
+    for kwargs, path in _inner(payload, "", "mm_processor_kwargs", _PROCESSOR_KEYS):
+        yield kwargs, path
+        yield from _inner(kwargs, path, "size", _SIZE_KEYS)
     yield from _inner(payload, "", "video_config", _VIDEO_CONFIG_KEYS)
 
 

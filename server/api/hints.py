@@ -5,10 +5,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
-from server.api.dialects import SPELLINGS, Place, request_places, with_metadata
-from server.api.quantities import MAX_COUNT, count, frames_per_second, is_number, seconds, word
+from server.api.dialects import SIZE_PATH, SPELLINGS, Place, request_places, with_metadata
+from server.api.quantities import (
+    MAX_COUNT,
+    count,
+    frames_per_second,
+    is_number,
+    pixels,
+    seconds,
+    word,
+)
 from server.api.validation import shown, wrong_type
-from server.conversation import FrameAlignment, SamplingWish
+from server.conversation import FrameAlignment, PixelLimits, SamplingWish
 from server.engine.base import ModelFacts
 from server.errors import InvalidRequest
 from server.evs.arithmetic import METHODS
@@ -22,8 +30,12 @@ _NOT_ABOVE = (
     ("min_frames", "max_frames"),
     ("min_frames", "num_frames"),
     ("num_frames", "max_frames"),
+    ("min_pixels", "max_pixels"),
+    ("min_pixels", "total_pixels"),
 )
 """Hints of which the first must not be above the second."""
+_DETAIL_PIXELS: Mapping[str, int | None] = {"low": 128 * 28 * 28, "high": None, "auto": None}
+"""What ``detail`` comes to: most pixels of a frame; ``low`` makes about 128 tokens of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,7 @@ class VideoWishes:
     """What all levels together, and the defaults, come to for one video."""
 
     sampling: SamplingWish
+    pixels: PixelLimits
     pruning_rate: float
     pruning_method: str
     hint_params: Mapping[str, str]
@@ -80,11 +93,17 @@ class HintReader:
         self._default_rate = settings.pruning.default_rate if facts.supports_pruning else 0.0
         self._default_method = settings.pruning.default_method
         self._methods = facts.pruning_methods
+        self._geometry = facts.geometry
         self._checks: Mapping[str, Check] = {
             "fps": frames_per_second,
             "num_frames": count,
             "min_frames": count,
             "max_frames": count,
+            "min_pixels": pixels,
+            "max_pixels": pixels,
+            "total_pixels": pixels,
+            "spatial_limit": pixels,
+            "detail": partial(word, words=tuple(_DETAIL_PIXELS)),
             "start_offset": seconds,
             "end_offset": seconds,
             "frame_alignment": partial(word, words=get_args(FrameAlignment)),
@@ -98,7 +117,15 @@ class HintReader:
         Raises:
             InvalidRequest: as for ``read``.
         """
-        return self.read(list(request_places(payload)))
+        places = list(request_places(payload))
+        if any(path == SIZE_PATH for _, path in places) and not self._geometry.limits_each_frame:
+            raise InvalidRequest(
+                f"{SIZE_PATH} does not mean the size of a frame to the served model. Use "
+                "max_pixels (of a frame) or total_pixels (of a video).",
+                param=SIZE_PATH,
+                code="unsupported_field",
+            )
+        return self.read(places)
 
     def read(self, places: Sequence[Place]) -> VideoHints:
         """Returns the hints of one level, which may lie in several places; the first one wins.
@@ -134,6 +161,13 @@ class HintReader:
                 start_seconds=hints.value("start_offset", 0.0),
                 end_seconds=hints.value("end_offset"),
                 alignment=hints.value("frame_alignment", "exact"),
+            ),
+            pixels=PixelLimits(
+                min_pixels=hints.value("min_pixels"),
+                max_pixels=hints.value("max_pixels"),
+                total_pixels=hints.value("total_pixels"),
+                max_side=hints.value("spatial_limit"),
+                preferred_pixels=_DETAIL_PIXELS[hints.value("detail", "auto")],
             ),
             pruning_rate=hints.value(_RATE, self._default_rate),
             pruning_method=hints.value("video_pruning_method", self._default_method),

@@ -97,6 +97,7 @@ class PartReader:
                 url=url,
                 param=url_param,
                 sampling=wishes.sampling,
+                pixels=wishes.pixels,
                 pruning_rate=wishes.pruning_rate,
                 pruning_method=wishes.pruning_method,
                 hint_params=wishes.hint_params,

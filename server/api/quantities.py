@@ -12,6 +12,7 @@ MAX_COUNT = 2**31 - 1
 _MAX_FPS = 1e6
 """A typing error rather than a wish; wishes above the operator's limit are clamped later."""
 _MAX_SECONDS = 1e7
+_MAX_PIXELS = 2**40
 _SECONDS_TEXT = re.compile(r"([0-9]{1,8}(?:\.[0-9]{1,9})?)s")
 
 
@@ -41,6 +42,17 @@ def count(value: Any, param: str) -> int:
         raise wrong_type(value, "an integer, at least 1", param)
     if not 1 <= value <= MAX_COUNT:
         raise InvalidRequest(f"{param} must be an integer, at least 1.", param=param)
+    return value
+
+
+def pixels(value: Any, param: str) -> int:
+    """Returns an integer from 1 to ``_MAX_PIXELS``. Raises InvalidRequest otherwise."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise wrong_type(value, "an integer, at least 1", param)
+    if not 1 <= value <= _MAX_PIXELS:
+        raise InvalidRequest(
+            f"{param} must be an integer, at least 1 and at most {_MAX_PIXELS}.", param=param
+        )
     return value
 
 

@@ -39,6 +39,10 @@ async def test_the_answer_tells_what_was_granted(serve, body):
         "start_offset": 0.0,
         "end_offset": 8.0,
         "frame_alignment": "exact",
+        "min_pixels": None,
+        "max_pixels": None,
+        "total_pixels": None,
+        "spatial_limit": None,
     }
     assert (clamped["granted"]["fps"], clamped["granted"]["max_frames"]) == (4.0, 12)
     assert clamped["granted"]["end_offset"] == 8.0
@@ -52,6 +56,26 @@ async def test_keyframes_are_taken_once_each(serve, body):
 
     assert 2 <= found["frames_sampled"] <= 16
     assert found["granted"]["frame_alignment"] == "keyframe"
+
+
+async def test_frames_have_the_size_asked_for_and_the_prompt_the_tokens_of_it(serve, body):
+    settings = {"video": {"max_model_pixels_per_frame": 40_000}}
+    async with serve(settings=settings) as service, service.http() as http:
+        plain = await report(http, body)
+        small = await report(http, hinted(body, max_pixels=12_000))
+        total = await report(http, {**body, "video_config": {"total_pixels": 16 * 12_000}})
+        side = await report(http, hinted(body, spatial_limit=100))
+        refused = await http.post(CHAT, json=hinted(body, max_pixels=100))
+
+    assert plain["granted"]["max_pixels"] == 40_000
+    assert plain["width"] * plain["height"] <= 40_000
+    assert small["width"] * small["height"] <= 12_000
+    assert small["tokens_before"] == 8 * small["width"] * small["height"] // 28**2
+    assert small["tokens_after"] == small["tokens_before"] // 2
+    assert (total["width"], total["height"]) == (small["width"], small["height"])
+    assert max(side["width"], side["height"]) <= 100
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == f"{PART}.max_pixels"
 
 
 async def test_what_only_the_video_can_tell_is_a_400_that_names_the_hint(serve, body):

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from server.conversation import SamplingWish, VideoRequest
+from server.conversation import PixelLimits, SamplingWish, VideoRequest
 from server.errors import ContextLengthExceeded
 from server.media.clip import FramePlan, VideoFacts
 from server.media.planning import ClipPlan
@@ -23,7 +23,7 @@ def check(fit, index, num_frames, span_seconds=8.0):
     """Ask about a plan; every frame is a token."""
     indices = tuple(range(num_frames))
     sampling = Sampling(indices, 0.0, span_seconds, SamplingWish())
-    fit.checker_of(index)(FACTS, ClipPlan(sampling, FramePlan(indices, 64, 64)))
+    fit.checker_of(index)(FACTS, ClipPlan(sampling, FramePlan(indices, 64, 64), PixelLimits()))
 
 
 def limits(**changes):

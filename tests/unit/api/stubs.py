@@ -17,7 +17,7 @@ from server.api import chat, health, models
 from server.api.errors import exception_handlers
 from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
 from server.api.protocol import FirstByteProtocol
-from server.conversation import ChatRequest
+from server.conversation import ChatRequest, PixelLimits
 from server.engine.base import ModelFacts, VideoTokens
 from server.evs.arithmetic import METHODS
 from server.metrics import Metrics
@@ -32,7 +32,11 @@ class Squares:
 
     temporal_patch_size = 2
 
-    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
+    limits_each_frame = True
+
+    def frame_size(
+        self, *, width: int, height: int, num_frames: int, limits: PixelLimits
+    ) -> tuple[int, int]:
         return width, height
 
     def video_tokens(

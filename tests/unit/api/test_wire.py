@@ -1,5 +1,6 @@
 """What becomes of a request body: a ChatRequest that holds only what is known, or a clear error."""
 
+import dataclasses
 import json
 import math
 import time
@@ -11,11 +12,11 @@ from server.api.dialects import HINT_FIELDS, IDLE_FIELDS, REQUEST_FIELDS
 from server.api.fields import IGNORED_FIELDS, KNOWN_FIELDS, REFUSED_FIELDS
 from server.api.options import FORWARDED_FIELDS
 from server.api.wire import parse_chat_request
-from server.conversation import ChatRequest, SamplingWish
+from server.conversation import ChatRequest, PixelLimits, SamplingWish
 from server.errors import InvalidRequest, ModelNotFound
 from server.evs.arithmetic import METHODS
 from server.settings import PruningSettings, Settings, VideoSettings
-from tests.unit.api.stubs import model_facts
+from tests.unit.api.stubs import Squares, model_facts
 
 URL = "data:video/mp4;base64,AAAA"
 VIDEO = {"type": "video_url", "video_url": {"url": URL}}
@@ -572,7 +573,7 @@ def test_videos_are_numbered_through_all_messages() -> None:
         ({"type": "video_url", "video_url": {}}, "messages[0].content[0].video_url.url"),
         (video({"url": ""}), "messages[0].content[0].video_url.url"),
         (video({"url": [URL]}), "messages[0].content[0].video_url.url"),
-        (video({"detail": "low"}), "messages[0].content[0].video_url.detail"),
+        (video({"details": "low"}), "messages[0].content[0].video_url.details"),
         (video(uuid="1"), "messages[0].content[0].uuid"),
     ],
     ids=range(9),
@@ -718,6 +719,16 @@ WRONG_HINTS: list[tuple[dict[str, Any], str]] = [
     ({"video_metadata": {"content_layers": []}}, "video_metadata.content_layers"),
     ({"videoMetadata": {"frame_rate": 2}}, "videoMetadata.frame_rate"),
     ({"video_metadata": "1s"}, "video_metadata"),
+    ({"min_pixels": 0}, "min_pixels"),
+    ({"max_pixels": 2.5}, "max_pixels"),
+    ({"max_pixels": "100"}, "max_pixels"),
+    ({"total_pixels": 2**41}, "total_pixels"),
+    ({"spatial_limit": True}, "spatial_limit"),
+    ({"min_pixels": 9, "max_pixels": 8}, "min_pixels"),
+    ({"min_pixels": 9, "total_pixels": 8}, "min_pixels"),
+    ({"shortest_edge": 9}, "shortest_edge"),
+    ({"detail": "medium"}, "detail"),
+    ({"detail": 1}, "detail"),
     ({"frame_alignment": "nearest"}, "frame_alignment"),
     ({"frame_alignment": 1}, "frame_alignment"),
 ]
@@ -728,6 +739,60 @@ def test_wrong_hints_are_refused_on_every_level(hints: dict[str, Any], param: st
     payloads = [(json.dumps(make(hints)), prefix) for prefix, make in LEVELS]
     found = [refused(raw.replace("Infinity", "1e400").encode()).param for raw, _ in payloads]
     assert found == [prefix + param for _, prefix in payloads]
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        ({"min_pixels": 5, "max_pixels": 9}, PixelLimits(min_pixels=5, max_pixels=9)),
+        ({"total_pixels": 134217728}, PixelLimits(total_pixels=134217728)),
+        ({"spatial_limit": 512}, PixelLimits(max_side=512)),
+        ({"detail": "low"}, PixelLimits(preferred_pixels=100_352)),
+        ({"detail": "high"}, PixelLimits()),
+        ({"detail": "auto"}, PixelLimits()),
+    ],
+    ids=range(6),
+)
+def test_pixel_limits_are_taken_on_every_level(
+    hints: dict[str, Any], expected: PixelLimits
+) -> None:
+    found = [parsed(make(hints)).videos[0].pixels for _, make in LEVELS]
+    assert found == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"mm_processor_kwargs": {"min_pixels": 5, "max_pixels": 9}},
+            PixelLimits(min_pixels=5, max_pixels=9),
+        ),
+        (
+            {"mm_processor_kwargs": {"size": {"shortest_edge": 5, "longest_edge": 9}}},
+            PixelLimits(min_pixels=5, max_pixels=9),
+        ),
+        (
+            {"video_config": {"min_pixels": 5, "max_pixels": 9, "total_pixels": 80}},
+            PixelLimits(min_pixels=5, max_pixels=9, total_pixels=80),
+        ),
+    ],
+    ids=range(3),
+)
+def test_pixel_limits_of_other_servers_are_taken(
+    fields: dict[str, Any], expected: PixelLimits
+) -> None:
+    assert parsed(chat(VIDEO, **fields)).videos[0].pixels == expected
+
+
+def test_a_size_that_means_the_whole_clip_to_the_model_is_refused() -> None:
+    class Clips(Squares):
+        limits_each_frame = False
+
+    facts = dataclasses.replace(model_facts(), geometry=Clips())
+    body = {"messages": HELLO, "mm_processor_kwargs": {"size": {"longest_edge": 9}}}
+    with pytest.raises(InvalidRequest, match="total_pixels") as caught:
+        parse_chat_request(json.dumps(body).encode(), Settings(), facts)
+    assert caught.value.param == "mm_processor_kwargs.size"
 
 
 def test_a_hint_that_is_overruled_is_still_checked() -> None:
@@ -802,6 +867,17 @@ def test_pruning_may_be_asked_for_in_vllms_field() -> None:
         ({"media_io_kwargs": {"image": {}}}, "media_io_kwargs.image"),
         ({"media_io_kwargs": {"video": {"backend": "x"}}}, "media_io_kwargs.video.backend"),
         ({"media_io_kwargs": {"video": []}}, "media_io_kwargs.video"),
+        ({"media_io_kwargs": {"video": {"max_pixels": 1}}}, "media_io_kwargs.video.max_pixels"),
+        ({"mm_processor_kwargs": {"size": {"height": 1}}}, "mm_processor_kwargs.size.height"),
+        (
+            {"mm_processor_kwargs": {"size": {"longest_edge": 0}}},
+            "mm_processor_kwargs.size.longest_edge",
+        ),
+        (
+            {"mm_processor_kwargs": {"size": {"longest_edge": 1, "shortest_edge": 2}}},
+            "mm_processor_kwargs.size.shortest_edge",
+        ),
+        ({"mm_processor_kwargs": {"total_pixels": 1}}, "mm_processor_kwargs.total_pixels"),
         ({"media_io_kwargs": 5}, "media_io_kwargs"),
         ({"media_io_kwargs": {"video": {"num_frames": -2}}}, "media_io_kwargs.video.num_frames"),
         ({"num_frames": -1}, "num_frames"),
@@ -814,7 +890,7 @@ def test_pruning_may_be_asked_for_in_vllms_field() -> None:
         ({"video_config": {"resized_height": 1}}, "video_config.resized_height"),
         ({"video_config": {"fps": 2, "nframes": 1}}, "video_config.nframes"),
     ],
-    ids=range(11),
+    ids=range(16),
 )
 def test_what_is_wrong_in_them_is_named(fields: dict[str, Any], param: str) -> None:
     assert refused(chat(VIDEO, **fields)).param == param

@@ -24,7 +24,7 @@ class FixedGeometry:
         self.size = size
         self.asked = []
 
-    def frame_size(self, *, width, height, num_frames):
+    def frame_size(self, *, width, height, num_frames, limits):
         self.asked.append((width, height, num_frames))
         if width > 20 * height:
             raise InvalidVideo("too wide")
