@@ -18,7 +18,7 @@ from server.api.errors import exception_handlers
 from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
 from server.api.protocol import FirstByteProtocol
 from server.conversation import PixelLimits
-from server.engine.base import ChatEngine
+from server.engine.base import ChatEngine, VideoTokens
 from server.errors import ConfigurationError, EngineUnavailable
 from server.media.loader import VideoLoader
 from server.metrics import Metrics
@@ -206,6 +206,18 @@ class _ServedGeometry:
         """Returns (width, height) to which the model resizes a frame."""
         geometry = self._engine.facts.geometry
         return geometry.frame_size(width=width, height=height, num_frames=num_frames, limits=limits)
+
+    def video_tokens(
+        self, *, width: int, height: int, num_frames: int, pruning_rate: float, pruning_method: str
+    ) -> VideoTokens:
+        """Returns the token counts of a clip whose frames have the model's size."""
+        return self._engine.facts.geometry.video_tokens(
+            width=width,
+            height=height,
+            num_frames=num_frames,
+            pruning_rate=pruning_rate,
+            pruning_method=pruning_method,
+        )
 
 
 class _Supervisor:

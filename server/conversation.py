@@ -69,6 +69,20 @@ class PixelLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """How many tokens a video may have, and how far it may be pruned for it."""
+
+    tokens: int
+    """Most video tokens after pruning."""
+    max_rate: float
+    """Highest pruning rate that may be chosen; 0 where the model can not prune."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or not 0 <= self.max_rate < 1:
+            raise ValueError(f"{self.tokens} tokens at a rate up to {self.max_rate} is no budget")
+
+
+@dataclass(frozen=True, slots=True)
 class VideoRequest:
     """One video of a chat request."""
 
@@ -79,11 +93,13 @@ class VideoRequest:
     sampling: SamplingWish
     """Frames to sample."""
     pruning_rate: float
-    """Fraction of the video's tokens to remove, in [0, 1)."""
+    """Fraction of the video's tokens to remove at the least, in [0, 1)."""
     pruning_method: str
     """How the tokens to remove are chosen; counts only at a rate above 0."""
     pixels: PixelLimits = PixelLimits()
     """Sizes of the frames."""
+    token_budget: TokenBudget | None = None
+    """What the video has to fit into, at no lower a rate than ``pruning_rate``."""
     hint_params: Mapping[str, str] = field(default_factory=dict)
     """JSON path of each hint that was given, by the hint's name, for error messages."""
 

@@ -127,8 +127,8 @@ class ChatPipeline:
         run.watch.end("decode")
         run.plans = fit.plans
         run.videos = [
-            PreparedVideo(clip, video.pruning_rate, video.pruning_method)
-            for clip, video in zip(clips, videos, strict=True)
+            PreparedVideo(clip, fit.plans[index].pruning_rate, video.pruning_method)
+            for index, (clip, video) in enumerate(zip(clips, videos, strict=True))
         ]
 
     async def _fetch(self, video: VideoRequest) -> bytes:

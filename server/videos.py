@@ -40,7 +40,7 @@ class VideoFit:
             width=plan.frames.width,
             height=plan.frames.height,
             num_frames=plan.frames.num_frames,
-            pruning_rate=video.pruning_rate,
+            pruning_rate=plan.pruning_rate,
             pruning_method=video.pruning_method,
         )
 
@@ -92,7 +92,7 @@ def video_report(
         "tokens_before": tokens.before,
         "tokens_after": tokens.after,
         "pruning_method": video.pruning_method if supports_pruning else None,
-        "pruning_rate": video.pruning_rate,
+        "pruning_rate": plan.pruning_rate,
         "effective_pruning_rate": round(tokens.effective_rate, 4),
         "granted": {
             "fps": sampling.granted.fps,
@@ -106,5 +106,6 @@ def video_report(
             "max_pixels": plan.limits.max_pixels,
             "total_pixels": plan.limits.total_pixels,
             "spatial_limit": plan.limits.max_side,
+            "video_token_budget": video.token_budget.tokens if video.token_budget else None,
         },
     }

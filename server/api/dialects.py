@@ -22,6 +22,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "start_offset": ("start_offset", "startOffset"),
     "end_offset": ("end_offset", "endOffset"),
     "frame_alignment": ("frame_alignment",),
+    "video_token_budget": ("video_token_budget",),
     "video_pruning_rate": ("video_pruning_rate",),
     "video_pruning_method": ("video_pruning_method",),
 }

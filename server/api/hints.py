@@ -16,7 +16,7 @@ from server.api.quantities import (
     word,
 )
 from server.api.validation import shown, wrong_type
-from server.conversation import FrameAlignment, PixelLimits, SamplingWish
+from server.conversation import FrameAlignment, PixelLimits, SamplingWish, TokenBudget
 from server.engine.base import ModelFacts
 from server.errors import InvalidRequest
 from server.evs.arithmetic import METHODS
@@ -79,6 +79,7 @@ class VideoWishes:
 
     sampling: SamplingWish
     pixels: PixelLimits
+    token_budget: TokenBudget | None
     pruning_rate: float
     pruning_method: str
     hint_params: Mapping[str, str]
@@ -107,6 +108,7 @@ class HintReader:
             "start_offset": seconds,
             "end_offset": seconds,
             "frame_alignment": partial(word, words=get_args(FrameAlignment)),
+            "video_token_budget": count,
             _RATE: self._rate,
             "video_pruning_method": self._method,
         }
@@ -152,6 +154,8 @@ class HintReader:
             InvalidRequest: hints of different levels contradict each other.
         """
         _check_together(hints.found)
+        tokens = hints.value("video_token_budget")
+        max_rate = self._max_rate if self._methods else 0.0
         return VideoWishes(
             sampling=SamplingWish(
                 fps=hints.value("fps"),
@@ -169,6 +173,7 @@ class HintReader:
                 max_side=hints.value("spatial_limit"),
                 preferred_pixels=_DETAIL_PIXELS[hints.value("detail", "auto")],
             ),
+            token_budget=None if tokens is None else TokenBudget(tokens, max_rate),
             pruning_rate=hints.value(_RATE, self._default_rate),
             pruning_method=hints.value("video_pruning_method", self._default_method),
             hint_params={name: hint.param for name, hint in hints.found.items()},

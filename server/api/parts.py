@@ -98,6 +98,7 @@ class PartReader:
                 param=url_param,
                 sampling=wishes.sampling,
                 pixels=wishes.pixels,
+                token_budget=wishes.token_budget,
                 pruning_rate=wishes.pruning_rate,
                 pruning_method=wishes.pruning_method,
                 hint_params=wishes.hint_params,

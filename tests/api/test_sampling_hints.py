@@ -43,6 +43,7 @@ async def test_the_answer_tells_what_was_granted(serve, body):
         "max_pixels": None,
         "total_pixels": None,
         "spatial_limit": None,
+        "video_token_budget": None,
     }
     assert (clamped["granted"]["fps"], clamped["granted"]["max_frames"]) == (4.0, 12)
     assert clamped["granted"]["end_offset"] == 8.0
@@ -76,6 +77,29 @@ async def test_frames_have_the_size_asked_for_and_the_prompt_the_tokens_of_it(se
     assert max(side["width"], side["height"]) <= 100
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == f"{PART}.max_pixels"
+
+
+async def test_a_video_is_made_to_fit_its_token_budget(serve, body):
+    del body["video_pruning_rate"]
+    settings = {"pruning": {"max_rate": 0.8}}
+    async with serve(settings=settings) as service, service.http() as http:
+        free = await report(http, body)
+        pruned = await report(http, {**body, "video_token_budget": free["tokens_before"] // 2})
+        floor = await report(
+            http, {**hinted(body, video_token_budget=400), "video_pruning_rate": 0.75}
+        )
+        shortened = await report(http, hinted(body, video_token_budget=100))
+        refused = await http.post(CHAT, json=hinted(body, video_token_budget=10))
+
+    assert free["pruning_rate"] == 0
+    assert pruned["tokens_after"] == free["tokens_before"] // 2
+    assert pruned["frames_sampled"] == free["frames_sampled"] == 16
+    assert pruned["granted"]["video_token_budget"] == free["tokens_before"] // 2
+    assert floor["pruning_rate"] == 0.75
+    assert shortened["frames_sampled"] < 16
+    assert 0 < shortened["tokens_after"] <= 100
+    assert shortened["pruning_rate"] <= 0.8
+    assert refused.json()["error"]["param"] == f"{PART}.video_token_budget"
 
 
 async def test_what_only_the_video_can_tell_is_a_400_that_names_the_hint(serve, body):

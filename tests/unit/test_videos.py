@@ -15,15 +15,17 @@ from tests.unit.api.stubs import model_facts
 FACTS = VideoFacts("mp4", "h264", 64, 64, 0, (0.0,), 8.0)
 
 
-def video(index, rate=0.0):
-    return VideoRequest("data:,", f"messages[{index}]", SamplingWish(), rate, "evs")
+def video(index):
+    return VideoRequest("data:,", f"messages[{index}]", SamplingWish(), 0.0, "evs")
 
 
-def check(fit, index, num_frames, span_seconds=8.0):
+def check(fit, index, num_frames, span_seconds=8.0, rate=0.0):
     """Ask about a plan; every frame is a token."""
     indices = tuple(range(num_frames))
     sampling = Sampling(indices, 0.0, span_seconds, SamplingWish())
-    fit.checker_of(index)(FACTS, ClipPlan(sampling, FramePlan(indices, 64, 64), PixelLimits()))
+    fit.checker_of(index)(
+        FACTS, ClipPlan(sampling, FramePlan(indices, 64, 64), PixelLimits(), rate)
+    )
 
 
 def limits(**changes):
@@ -49,7 +51,7 @@ def test_videos_that_fill_the_context_together_are_refused():
 
 
 def test_what_pruning_removes_does_not_count():
-    check(VideoFit(limits(max_model_len=100), [video(0, rate=0.5)]), 0, 190)
+    check(VideoFit(limits(max_model_len=100), [video(0)]), 0, 190, rate=0.5)
 
 
 def test_videos_that_span_more_time_than_the_model_has_positions_for_are_refused():

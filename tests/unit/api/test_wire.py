@@ -12,7 +12,7 @@ from server.api.dialects import HINT_FIELDS, IDLE_FIELDS, REQUEST_FIELDS
 from server.api.fields import IGNORED_FIELDS, KNOWN_FIELDS, REFUSED_FIELDS
 from server.api.options import FORWARDED_FIELDS
 from server.api.wire import parse_chat_request
-from server.conversation import ChatRequest, PixelLimits, SamplingWish
+from server.conversation import ChatRequest, PixelLimits, SamplingWish, TokenBudget
 from server.errors import InvalidRequest, ModelNotFound
 from server.evs.arithmetic import METHODS
 from server.settings import PruningSettings, Settings, VideoSettings
@@ -729,6 +729,9 @@ WRONG_HINTS: list[tuple[dict[str, Any], str]] = [
     ({"shortest_edge": 9}, "shortest_edge"),
     ({"detail": "medium"}, "detail"),
     ({"detail": 1}, "detail"),
+    ({"video_token_budget": 0}, "video_token_budget"),
+    ({"video_token_budget": "100"}, "video_token_budget"),
+    ({"video_token_budget": 2.0}, "video_token_budget"),
     ({"frame_alignment": "nearest"}, "frame_alignment"),
     ({"frame_alignment": 1}, "frame_alignment"),
 ]
@@ -758,6 +761,16 @@ def test_pixel_limits_are_taken_on_every_level(
 ) -> None:
     found = [parsed(make(hints)).videos[0].pixels for _, make in LEVELS]
     assert found == [expected] * 3
+
+
+def test_a_token_budget_is_taken_on_every_level_with_how_far_it_may_go() -> None:
+    settings = Settings(pruning=PruningSettings(max_rate=0.8))
+    for _, make in LEVELS:
+        (found,) = parsed(make({"video_token_budget": 500}), settings=settings).videos
+        assert found.token_budget == TokenBudget(500, 0.8)
+    (found,) = parsed(chat(VIDEO, video_token_budget=500), methods=()).videos
+    assert found.token_budget == TokenBudget(500, 0.0)
+    assert parsed(chat(VIDEO)).videos[0].token_budget is None
 
 
 @pytest.mark.parametrize(

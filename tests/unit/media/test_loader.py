@@ -30,6 +30,9 @@ class FixedGeometry:
             raise InvalidVideo("too wide")
         return self.size
 
+    def video_tokens(self, *, width, height, num_frames, pruning_rate, pruning_method):
+        raise AssertionError("no request has a token budget")
+
 
 @pytest.fixture(scope="module")
 def source():
