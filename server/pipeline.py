@@ -20,12 +20,12 @@ from server.engine.base import (
     VideoTokens,
 )
 from server.errors import EngineUnavailable
-from server.media.clip import VideoClip
+from server.media.clip import VideoClip, VideoFacts
 from server.media.loader import PlanHook, VideoLoader
 from server.media.planning import ClipPlan
 from server.metrics import Metrics
 from server.timing import Stopwatch
-from server.videos import VideoFit, video_report
+from server.videos import VideoFit, require_room, stand_in, video_report
 
 _T = TypeVar("_T")
 
@@ -83,6 +83,34 @@ class ChatPipeline:
         self._first_token(run, run.trace.first_token_at)
         return self._finished(run, answer)
 
+    async def count(self, request: ChatRequest) -> JsonObject:
+        """Returns what a request would cost in tokens. No frame is decoded, nothing is generated.
+
+        Raises:
+            RequestError: what ``complete`` would raise before the answer begins.
+        """
+        model, videos, trace = self._engine.facts, request.videos, EngineTrace()
+        fit = VideoFit(model, videos)
+        with self._expirable():
+            sources = await _all(self._fetch(video) for video in videos)
+            planned = await _all(
+                self._plan(source, video, fit.checker_of(index))
+                for index, (source, video) in enumerate(zip(sources, videos, strict=True))
+            )
+            stand_ins = [
+                stand_in(model.geometry, facts, plan, video)
+                for (facts, plan), video in zip(planned, videos, strict=True)
+            ]
+            rendered = await self._engine.prompt_tokens(request.body, stand_ins, trace)
+        tokens = [fit.tokens_of(index) for index in range(len(videos))]
+        total = rendered - sum(trace.video_tokens_after) + sum(count.after for count in tokens)
+        require_room(total, model)
+        reports = [
+            video_report(plan, video, count, supports_pruning=model.supports_pruning)
+            for (_, plan), video, count in zip(planned, videos, tokens, strict=True)
+        ]
+        return {"object": "response.input_tokens", "input_tokens": total, "videos": reports}
+
     async def stream(
         self, request: ChatRequest, watch: Stopwatch
     ) -> AsyncGenerator[JsonObject, None]:
@@ -134,6 +162,12 @@ class ChatPipeline:
     async def _fetch(self, video: VideoRequest) -> bytes:
         with self._metrics.video(is_complete=False):
             return await self._loader.fetch(video)
+
+    async def _plan(
+        self, source: bytes, video: VideoRequest, on_plan: PlanHook
+    ) -> tuple[VideoFacts, ClipPlan]:
+        with self._metrics.video(is_complete=False):
+            return await self._loader.plan(source, video, on_plan=on_plan)
 
     async def _decode(self, source: bytes, video: VideoRequest, on_plan: PlanHook) -> VideoClip:
         with self._metrics.video(), self._metrics.decode():

@@ -1,11 +1,14 @@
 """A request's videos in front of the model: whether they fit it, and what is told of them."""
 
+import hashlib
 from collections.abc import Sequence
 
-from server.conversation import VideoRequest
-from server.engine.base import JsonObject, ModelFacts, VideoTokens
+import numpy as np
+
+from server.conversation import PixelLimits, VideoRequest
+from server.engine.base import JsonObject, ModelFacts, PreparedVideo, VideoGeometry, VideoTokens
 from server.errors import ContextLengthExceeded
-from server.media.clip import VideoFacts
+from server.media.clip import VideoClip, VideoFacts
 from server.media.loader import PlanHook
 from server.media.planning import ClipPlan
 
@@ -77,6 +80,47 @@ class VideoFit:
                 "shorter one, or a stretch of it (start_offset, end_offset).",
                 param=self._videos[index].param,
             )
+
+
+def require_room(prompt_tokens: int, model: ModelFacts) -> None:
+    """Refuse a prompt that leaves no room for an answer, as the engine does.
+
+    Raises:
+        ContextLengthExceeded: it has as many tokens as the model takes in all, or more.
+    """
+    if prompt_tokens >= model.max_model_len:
+        raise ContextLengthExceeded(
+            f"The prompt has {prompt_tokens} tokens; prompt and answer may have "
+            f"{model.max_model_len} together. Send a shorter conversation, fewer frames (fps, "
+            "num_frames), or a higher video_pruning_rate.",
+            param="messages",
+        )
+
+
+def stand_in(
+    geometry: VideoGeometry, facts: VideoFacts, plan: ClipPlan, video: VideoRequest
+) -> PreparedVideo:
+    """Returns blank frames, as small as the model takes them, in place of a video's own.
+
+    A prompt with them has the text of the real one, whose video tokens are arithmetic.
+    """
+    num_frames, times = plan.frames.num_frames, facts.frame_times_seconds
+    width, height = geometry.frame_size(
+        width=facts.width,
+        height=facts.height,
+        num_frames=num_frames,
+        limits=PixelLimits(max_pixels=1),
+    )
+    timestamps = tuple(times[index] for index in plan.frames.frame_indices)
+    span_seconds = plan.sampling.span_seconds
+    content = repr(("stand-in", width, height, timestamps, span_seconds))
+    clip = VideoClip(
+        frames=np.zeros((num_frames, height, width, 3), np.uint8),
+        timestamps_seconds=timestamps,
+        duration_seconds=span_seconds,
+        content_key=hashlib.sha256(content.encode()).digest(),
+    )
+    return PreparedVideo(clip, plan.pruning_rate, video.pruning_method)
 
 
 def video_report(

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions``."""
+"""``POST /v1/chat/completions``, and what a request to it would cost."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.api.disconnect import until_disconnect
-from server.api.documentation import CHAT_REQUEST, CHAT_RESPONSES
+from server.api.documentation import CHAT_REQUEST, CHAT_RESPONSES, COUNT_RESPONSES
 from server.api.errors import JsonResponse
-from server.api.middleware import CHAT_PATH
+from server.api.middleware import CHAT_PATH, COUNT_PATH
 from server.api.payload import require_json
 from server.api.protocol import first_byte_at
 from server.api.sse import ChunkFeed, EventStream
@@ -36,6 +36,22 @@ async def create_chat_completion(request: Request) -> Response:
     if chat.stream:
         return await _stream(request, chat, watch)
     answer = await until_disconnect(request.receive, pipeline_of(request).complete(chat, watch))
+    return JsonResponse(answer)
+
+
+@router.post(
+    COUNT_PATH,
+    response_class=Response,
+    responses=COUNT_RESPONSES,
+    openapi_extra={"requestBody": CHAT_REQUEST},
+)
+async def count_input_tokens(request: Request) -> Response:
+    """Returns how many tokens the prompt of a chat request would have, without running it."""
+    watch = Stopwatch(first_byte_at(request.scope))
+    if is_draining(request):
+        raise EngineUnavailable("The server is shutting down. Try again later.")
+    chat = await _received(request, watch)
+    answer = await until_disconnect(request.receive, pipeline_of(request).count(chat))
     return JsonResponse(answer)
 
 

@@ -1,9 +1,10 @@
 """What the OpenAPI document says about the chat endpoint; ``docs/api.md`` says more."""
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from server.conversation import FrameAlignment
 from server.evs.arithmetic import METHODS
 
 
@@ -36,6 +37,14 @@ CHAT_RESPONSES: dict[int | str, dict[str, Any]] = {
     503: {"model": ErrorBody, "description": "Overloaded, loading or stopping; see Retry-After."},
 }
 
+COUNT_RESPONSES: dict[int | str, dict[str, Any]] = {
+    **CHAT_RESPONSES,
+    200: {
+        "description": "The number of tokens of the prompt, and of each video.",
+        "content": {"application/json": {}},
+    },
+}
+
 CHAT_REQUEST: dict[str, Any] = {
     "required": True,
     "content": {
@@ -51,6 +60,15 @@ CHAT_REQUEST: dict[str, Any] = {
                     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
                     "fps": {"type": "number", "exclusiveMinimum": 0},
                     "num_frames": {"type": "integer", "minimum": 1},
+                    "min_frames": {"type": "integer", "minimum": 1},
+                    "max_frames": {"type": "integer", "minimum": 1},
+                    "min_pixels": {"type": "integer", "minimum": 1},
+                    "max_pixels": {"type": "integer", "minimum": 1},
+                    "total_pixels": {"type": "integer", "minimum": 1},
+                    "start_offset": {"type": ["number", "string"], "minimum": 0},
+                    "end_offset": {"type": ["number", "string"], "minimum": 0},
+                    "frame_alignment": {"type": "string", "enum": list(get_args(FrameAlignment))},
+                    "video_token_budget": {"type": "integer", "minimum": 1},
                     "video_pruning_rate": {
                         "type": "number",
                         "minimum": 0,

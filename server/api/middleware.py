@@ -22,6 +22,8 @@ from server.metrics import Metrics, Outcome
 logger = logging.getLogger(__name__)
 
 CHAT_PATH = "/v1/chat/completions"
+COUNT_PATH = f"{CHAT_PATH}/input_tokens"
+"""Fetches and probes videos as a chat request does, so it is admitted as one."""
 REQUEST_ID_HEADER = "x-request-id"
 
 _CLIENT_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -224,7 +226,9 @@ def _declared_bytes(scope: Scope) -> int:
 
 
 def _is_chat(scope: Scope) -> bool:
-    return (scope["type"], scope.get("method"), scope.get("path")) == ("http", "POST", CHAT_PATH)
+    if (scope["type"], scope.get("method")) != ("http", "POST"):
+        return False
+    return scope.get("path") in (CHAT_PATH, COUNT_PATH)
 
 
 def _outcome_of_status(status: int | None) -> Outcome:

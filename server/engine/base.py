@@ -140,6 +140,15 @@ class ChatEngine(Protocol):
     def models(self) -> JsonObject:
         """Returns the body of ``GET /v1/models``."""
 
+    async def prompt_tokens(
+        self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
+    ) -> int:
+        """Returns how many tokens the prompt of a request has, without running it.
+
+        Arguments and errors as for ``complete``; of ``trace``, only ``video_tokens_after`` is
+        filled in. What the frames show does not matter, but their number, size and times do.
+        """
+
     async def complete(
         self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
     ) -> JsonObject:

@@ -60,6 +60,21 @@ class VideoLoader:
         with _naming(video):
             return await self._reader.read(video.url, param=video.param)
 
+    async def plan(
+        self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
+    ) -> tuple[VideoFacts, ClipPlan]:
+        """Returns what ``decode`` would decode, without decoding it.
+
+        Arguments and errors as for ``decode``.
+        """
+        with _naming(video):
+            async with self._pool.open(source) as decoder:
+                facts = await decoder.probe()
+            plan = self._planner.plan(facts, video)
+            if on_plan is not None:
+                on_plan(facts, plan)
+        return facts, plan
+
     async def decode(
         self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
     ) -> VideoClip:

@@ -109,6 +109,13 @@ class StubPipeline:
             "metrics": {"videos": []},
         }
 
+    async def count(self, request: ChatRequest) -> dict[str, Any]:
+        self.requests.append(request)
+        await self._pause(self.before)
+        if self.error is not None:
+            raise self.error
+        return {"object": "response.input_tokens", "input_tokens": 3, "videos": []}
+
     async def stream(
         self, request: ChatRequest, watch: Stopwatch
     ) -> AsyncGenerator[dict[str, Any], None]:
