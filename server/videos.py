@@ -66,7 +66,8 @@ class VideoFit:
         raise ContextLengthExceeded(
             f"The video of {self._seconds[index]:.1f} s, sampled at "
             f"{self.plans[index].frames.num_frames} frames, {excess}. Ask for fewer frames (fps, "
-            "num_frames) or a higher video_pruning_rate.",
+            "num_frames), smaller ones (max_pixels) or a higher video_pruning_rate, or give a "
+            "video_token_budget.",
             param=self._videos[index].param,
         )
 

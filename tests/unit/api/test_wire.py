@@ -7,6 +7,8 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from server.api.dialects import HINT_FIELDS, IDLE_FIELDS, REQUEST_FIELDS
 from server.api.fields import IGNORED_FIELDS, KNOWN_FIELDS, REFUSED_FIELDS
@@ -806,6 +808,35 @@ def test_a_size_that_means_the_whole_clip_to_the_model_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="total_pixels") as caught:
         parse_chat_request(json.dumps(body).encode(), Settings(), facts)
     assert caught.value.param == "mm_processor_kwargs.size"
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from([*HINT_FIELDS, *REQUEST_FIELDS, "video", "size", "longest_edge"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+names = st.sampled_from([*HINT_FIELDS, *REQUEST_FIELDS])
+
+
+@given(st.dictionaries(names, values, max_size=4), st.dictionaries(names, values, max_size=3))
+def test_whatever_stands_in_a_hint_is_taken_or_refused_by_name(
+    on_request: dict[str, Any], on_video: dict[str, Any]
+) -> None:
+    raw = json.dumps(chat(video(on_video), **on_request)).replace("Infinity", "1e400")
+    try:
+        (found,) = parsed(raw.encode()).videos
+    except InvalidRequest as error:
+        param = error.param or ""
+        assert any(name in param for name in (*on_request, *on_video))
+    else:
+        assert set(found.hint_params.values()).isdisjoint({"", None})
 
 
 def test_a_hint_that_is_overruled_is_still_checked() -> None:
