@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,39 @@ class SamplingWish:
 
 
 @dataclass(frozen=True, slots=True)
+class UrlSource:
+    """A file behind a URL."""
+
+    url: str
+    """data:, http(s) or file: URL as the client sent it."""
+
+    def __repr__(self) -> str:
+        return f"UrlSource({len(self.url)} characters)"
+
+
+@dataclass(frozen=True, slots=True)
+class Base64Source:
+    """A file in the request itself, with no URL around it."""
+
+    text: str
+    """Its bytes in base64, as the client sent them."""
+
+    def __repr__(self) -> str:
+        return f"Base64Source({len(self.text)} characters)"
+
+
+MediaSource: TypeAlias = UrlSource | Base64Source
+"""Where the bytes of a video come from."""
+
+
+@dataclass(frozen=True, slots=True)
 class VideoRequest:
     """One video of a chat request."""
 
-    url: str
-    """data: or http(s) URL as the client sent it."""
+    source: MediaSource
+    """Where the video is."""
     param: str
-    """JSON path of the URL, for error messages."""
+    """JSON path of the source, for error messages."""
     sampling: SamplingWish
     """Frames to sample."""
     pruning_rate: float

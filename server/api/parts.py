@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.api.hints import HINT_FIELDS, HintReader, VideoHints
+from server.api.hints import HintReader, VideoHints
+from server.api.sources import VIDEO_PART_TYPES, find_source, type_of, unsupported
 from server.api.texts import TextGate
-from server.api.validation import as_list, as_object, as_string, check_keys, shown, wrong_type
+from server.api.validation import as_list, as_object, as_string, check_keys, wrong_type
 from server.conversation import SamplingWish, VideoRequest
 from server.engine.base import CLIP_URL_SCHEME, JsonObject
 from server.errors import InvalidRequest
@@ -14,8 +15,6 @@ from server.evs.arithmetic import METHODS
 MAX_PARTS = 1024
 """Parts in one message."""
 _TEXT_KEYS = frozenset({"type", "text"})
-_VIDEO_KEYS = frozenset({"type", "video_url", *HINT_FIELDS})
-_URL_KEYS = frozenset({"url", *HINT_FIELDS})
 
 
 class PartReader:
@@ -53,49 +52,32 @@ class PartReader:
         return parts
 
     def _part(self, part: JsonObject, param: str, may_hold_videos: bool) -> JsonObject:
-        # vLLM's clients may leave the type of a video part out.
-        kind = part.get("type", "video_url" if "video_url" in part else None)
+        kind = type_of(part)
         if kind == "text":
             check_keys(part, _TEXT_KEYS, param)
             text = as_string(part.get("text"), f"{param}.text")
             return {"type": "text", "text": self._gate.admit(text, f"{param}.text")}
-        if kind != "video_url":
-            raise InvalidRequest(
-                f"{param}.type is {shown(kind)}; this server takes parts of type text and "
-                "video_url.",
-                param=f"{param}.type",
-                code="unsupported_content_part",
-            )
+        if kind not in VIDEO_PART_TYPES:
+            raise unsupported(kind, param)
         if not may_hold_videos:
             raise InvalidRequest(
                 f"{param} is a video; videos belong into messages of role user.", param=param
             )
-        return self._video(part, param)
+        return self._video(part, kind, param)
 
-    def _video(self, part: JsonObject, param: str) -> JsonObject:
-        check_keys(part, _VIDEO_KEYS, param)
-        holder, holder_param = part.get("video_url"), f"{param}.video_url"
-        if isinstance(holder, str):
-            url, url_param, places = holder, holder_param, [(part, param)]
-        else:
-            holder = as_object(holder, holder_param)
-            check_keys(holder, _URL_KEYS, holder_param)
-            url_param = f"{holder_param}.url"
-            url = as_string(holder.get("url"), url_param)
-            places = [(holder, holder_param), (part, param)]
-        if not url:
-            raise InvalidRequest(f"{url_param} is empty.", param=url_param)
+    def _video(self, part: JsonObject, kind: str, param: str) -> JsonObject:
+        found = find_source(part, kind, param)
         if len(self.videos) >= self._max_videos:
             raise InvalidRequest(
                 f"The request has more than {self._max_videos} videos. Send fewer.",
                 param=param,
                 code="too_many_videos",
             )
-        hints = self._hints.read(places).over(self._request_hints).over(self._hints.defaults)
+        hints = self._hints.read(found.places).over(self._request_hints).over(self._hints.defaults)
         self.videos.append(
             VideoRequest(
-                url=url,
-                param=url_param,
+                source=found.source,
+                param=found.param,
                 sampling=hints.sampling or SamplingWish(),
                 pruning_rate=hints.pruning_rate or 0.0,
                 pruning_method=hints.pruning_method or METHODS[0],

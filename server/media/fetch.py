@@ -17,8 +17,9 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import httpcore
 
-from server.errors import InvalidRequest, RequestTooLarge, VideoUnreachable
+from server.errors import InvalidRequest, VideoUnreachable
 from server.media.addresses import is_public_address
+from server.media.sizelimit import SizeLimit
 from server.settings import VideoSettings
 
 logger = logging.getLogger(__name__)
@@ -120,11 +121,10 @@ class Fetcher:
     """Retrieves http(s) URLs for ``SourceReader``."""
 
     def __init__(self, settings: VideoSettings) -> None:
-        self._max_bytes = settings.max_video_bytes
         self._timeout_seconds = settings.fetch_timeout_seconds
         self._allow_private = settings.allow_private_addresses
 
-    async def fetch(self, url: str, *, param: str) -> bytes:
+    async def fetch(self, url: str, limit: SizeLimit, *, param: str) -> bytes:
         """Returns the body that ``url`` leads to.
 
         Raises:
@@ -135,7 +135,7 @@ class Fetcher:
         try:
             target = _Target.parse(url, any_port=self._allow_private)
             async with asyncio.timeout(self._timeout_seconds):
-                return await self._follow(target)
+                return await self._follow(target, limit)
         except _MalformedURL as error:
             raise InvalidRequest(
                 f"The video URL is not accepted: {error}. Send a plain http(s) URL.",
@@ -143,10 +143,7 @@ class Fetcher:
                 code="invalid_video_url",
             ) from error
         except _TooLarge as error:
-            raise RequestTooLarge(
-                f"The video has more than {self._max_bytes} bytes, the limit. Send a smaller one.",
-                param=param,
-            ) from error
+            raise limit.exceeded(param) from error
         except _NETWORK_FAILURES as error:
             raise self._unreachable(error, param) from error
 
@@ -159,19 +156,20 @@ class Fetcher:
             param=param,
         )
 
-    async def _follow(self, target: _Target) -> bytes:
+    async def _follow(self, target: _Target, limit: SizeLimit) -> bytes:
         for _ in range(_MAX_REDIRECTS + 1):
-            found = await self._get(target)
+            found = await self._get(target, limit.max_bytes)
             if isinstance(found, bytes):
                 return found
             target = target.redirected(found, any_port=self._allow_private)
         raise _Unreachable("too many redirects")
 
-    async def _get(self, target: _Target) -> bytes | str:
+    async def _get(self, target: _Target, max_bytes: int) -> bytes | str:
         """Returns the body, or the location that the answer redirects to."""
         async with (
             httpcore.AsyncConnectionPool(
-                ssl_context=self._ssl_context,
+                # Loading the certificates takes long enough to be left out where none is looked at.
+                ssl_context=self._ssl_context if target.scheme == "https" else None,
                 network_backend=_CheckedNetwork(allow_private=self._allow_private),
             ) as connections,
             connections.stream("GET", target.to_httpcore(), headers=_HEADERS) as response,
@@ -183,21 +181,22 @@ class Fetcher:
                 raise _Unreachable("status other than 200")
             if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
                 raise _Unreachable("compressed body")
-            return await self._body(response, headers.get(b"content-length"))
-
-    async def _body(self, response: httpcore.Response, claimed_bytes: bytes | None) -> bytes:
-        if claimed_bytes is not None and int(claimed_bytes) > self._max_bytes:
-            raise _TooLarge
-        body = bytearray()
-        async for chunk in response.aiter_stream():
-            body += chunk
-            if len(body) > self._max_bytes:
-                raise _TooLarge
-        return bytes(body)
+            return await _body(response, headers.get(b"content-length"), max_bytes)
 
     @cached_property
     def _ssl_context(self) -> ssl.SSLContext:
         return httpcore.default_ssl_context()
+
+
+async def _body(response: httpcore.Response, claimed_bytes: bytes | None, max_bytes: int) -> bytes:
+    if claimed_bytes is not None and int(claimed_bytes) > max_bytes:
+        raise _TooLarge
+    body = bytearray()
+    async for chunk in response.aiter_stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise _TooLarge
+    return bytes(body)
 
 
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):

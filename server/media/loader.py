@@ -65,13 +65,13 @@ class VideoLoader:
         await self._pool.stop()
 
     async def fetch(self, video: VideoRequest) -> bytes:
-        """Returns the encoded video that the request's URL stands for.
+        """Returns the encoded video that the request points to.
 
         Raises:
             InvalidRequest, RequestTooLarge, VideoUnreachable: it can not be had.
         """
         with _naming(video):
-            return await self._reader.read(video.url, param=video.param)
+            return await self._reader.read(video.source, param=video.param)
 
     async def decode(
         self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None

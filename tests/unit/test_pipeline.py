@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from server.conversation import SamplingWish, VideoRequest
+from server.conversation import SamplingWish, UrlSource, VideoRequest
 from server.errors import ContextLengthExceeded
 from server.media.clip import FramePlan, VideoFacts
 from server.pipeline import _TokenBudget
@@ -14,7 +14,7 @@ FACTS = VideoFacts("mp4", "h264", 64, 64, 0, (0.0,), 8.0)
 
 
 def video(index, rate=0.0):
-    return VideoRequest("data:,", f"messages[{index}]", SamplingWish(), rate, "evs")
+    return VideoRequest(UrlSource("data:,"), f"messages[{index}]", SamplingWish(), rate, "evs")
 
 
 def check(budget, index, num_frames):

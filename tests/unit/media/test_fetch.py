@@ -8,6 +8,7 @@ import pytest
 
 from server.errors import InvalidRequest, RequestTooLarge, VideoUnreachable
 from server.media.fetch import Fetcher
+from server.media.sizelimit import SizeLimit
 from server.settings import VideoSettings
 
 BODY = b"video" * 1000
@@ -56,7 +57,7 @@ def fetch(url, *, allow_private_addresses=True, **settings):
             **settings,
         }
     )
-    return Fetcher(settings).fetch(url, param="p")
+    return Fetcher(settings).fetch(url, SizeLimit(settings.max_video_bytes), param="p")
 
 
 async def unreachable_text(url, **settings):
@@ -247,7 +248,7 @@ async def test_no_connection_is_made_to_a_private_address():
         port = url.rpartition(":")[2]
         fetcher = Fetcher(VideoSettings())
         with pytest.raises(InvalidRequest):
-            await fetcher.fetch(url, param="p")
+            await fetcher.fetch(url, SizeLimit(1000), param="p")
         # Past the rule for ports: the rule for addresses is what holds.
         from server.media.fetch import _CheckedNetwork, _Unreachable
 

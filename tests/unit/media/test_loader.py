@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from server.conversation import SamplingWish, VideoRequest
+from server.conversation import SamplingWish, UrlSource, VideoRequest
 from server.errors import ContextLengthExceeded, InvalidRequest, InvalidVideo
 from server.media.loader import VideoLoader
 from server.settings import VideoSettings
@@ -42,7 +42,9 @@ def loader(make_pool):
 
 
 def request(url="data:,", *, fps=None, num_frames=None):
-    return VideoRequest(url, "messages[1].video", SamplingWish(fps, num_frames), 0.5, "evs")
+    return VideoRequest(
+        UrlSource(url), "messages[1].video", SamplingWish(fps, num_frames), 0.5, "evs"
+    )
 
 
 async def test_a_data_url_becomes_a_clip(loader, source):
