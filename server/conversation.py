@@ -1,5 +1,6 @@
 """A chat request after its wire form has been checked: what to ask the engine, and which videos."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -41,7 +42,26 @@ class Base64Source:
         return f"Base64Source({len(self.text)} characters)"
 
 
-MediaSource: TypeAlias = UrlSource | Base64Source
+@dataclass(frozen=True, slots=True)
+class FrameListSource:
+    """A video as the list of its frames, each a picture of its own."""
+
+    pictures: tuple[UrlSource | Base64Source, ...]
+    """The frames, in the order in which they are shown."""
+    fps: float
+    """Frames per second, which dates them."""
+
+    def __post_init__(self) -> None:
+        if not self.pictures:
+            raise ValueError("a list without frames")
+        if not 0 < self.fps < math.inf:
+            raise ValueError(f"{self.fps} frames per second; expected a positive number")
+
+    def __repr__(self) -> str:
+        return f"FrameListSource({len(self.pictures)} frames, {self.fps:g} fps)"
+
+
+MediaSource: TypeAlias = UrlSource | Base64Source | FrameListSource
 """Where the bytes of a video come from."""
 
 

@@ -73,6 +73,10 @@ class VideoSettings(_Group):
     """Videos in one request. Above it: 400."""
     max_video_bytes: int = Field(default=100_000_000, ge=1)
     """Largest encoded video. Above it: 413."""
+    max_list_frames: int = Field(default=1024, ge=1)
+    """Frames in a video that is sent as a list of pictures. Above it: 400."""
+    max_picture_bytes: int = Field(default=20_000_000, ge=1)
+    """Largest picture in such a list, all of which together are a video. Above it: 413."""
     max_pixels_per_frame: int = Field(default=16_777_216, ge=1)
     """Largest picture (width x height) that is decoded. Above it: 400."""
     max_source_frames: int = Field(default=108_000, ge=1)

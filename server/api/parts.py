@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.api.hints import HintReader, VideoHints
-from server.api.sources import VIDEO_PART_TYPES, find_source, type_of, unsupported
+from server.api.sources import VIDEO_PART_TYPES, SourceFinder, dated, type_of, unsupported
 from server.api.texts import TextGate
 from server.api.validation import as_list, as_object, as_string, check_keys, wrong_type
 from server.conversation import SamplingWish, VideoRequest
@@ -21,9 +21,16 @@ class PartReader:
     """Reads the content of one request's messages and collects its videos."""
 
     def __init__(
-        self, *, gate: TextGate, hints: HintReader, request_hints: VideoHints, max_videos: int
+        self,
+        *,
+        gate: TextGate,
+        sources: SourceFinder,
+        hints: HintReader,
+        request_hints: VideoHints,
+        max_videos: int,
     ) -> None:
         self._gate = gate
+        self._sources = sources
         self._hints = hints
         self._request_hints = request_hints
         self._max_videos = max_videos
@@ -66,7 +73,7 @@ class PartReader:
         return self._video(part, kind, param)
 
     def _video(self, part: JsonObject, kind: str, param: str) -> JsonObject:
-        found = find_source(part, kind, param)
+        found = self._sources.find(part, kind, param)
         if len(self.videos) >= self._max_videos:
             raise InvalidRequest(
                 f"The request has more than {self._max_videos} videos. Send fewer.",
@@ -74,11 +81,12 @@ class PartReader:
                 code="too_many_videos",
             )
         hints = self._hints.read(found.places).over(self._request_hints).over(self._hints.defaults)
+        source, sampling = dated(found.source, hints.sampling or SamplingWish(), found.param)
         self.videos.append(
             VideoRequest(
-                source=found.source,
+                source=source,
                 param=found.param,
-                sampling=hints.sampling or SamplingWish(),
+                sampling=sampling,
                 pruning_rate=hints.pruning_rate or 0.0,
                 pruning_method=hints.pruning_method or METHODS[0],
             )

@@ -3,21 +3,29 @@
 ::
 
     {"type": "video_url",   "video_url":   {"url": ...} | "..."}
-    {"type": "video",       "video":       "..."}
+    {"type": "video",       "video":       "..." | ["...", ...]}
     {"type": "input_video", "input_video": {"url": ...} | {"data": ...} | "..."}
     {"type": "input_video", "video_url":   {"url": ...} | "..."}
     {"type": "file",        "file":        {"file_data": ..., "filename": ...}}
 """
 
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from server.api.hints import HINT_FIELDS, Place
 from server.api.validation import as_object, as_string, check_keys, shown, wrong_type
-from server.conversation import Base64Source, MediaSource, UrlSource
+from server.conversation import (
+    Base64Source,
+    FrameListSource,
+    MediaSource,
+    SamplingWish,
+    UrlSource,
+)
 from server.engine.base import JsonObject
 from server.errors import InvalidRequest
+from server.settings import VideoSettings
 
 _HOLDERS: Mapping[str, tuple[str, ...]] = {
     "video_url": ("video_url",),
@@ -35,6 +43,11 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
 """Per field, if its value is an object, the keys of which one says where the video is."""
 _COMMON_KEYS = frozenset({"type", "uuid", *HINT_FIELDS})
 _MAX_UUID_CHARACTERS = 256
+_MAX_LIST_HEADER_CHARACTERS = 256
+_LIST_HEADER = re.compile(r"data:\s*video/jpeg\s*(;[^,]*)?;\s*base64\s*,", re.IGNORECASE)
+"""How a data: URL begins that holds not a file but frames, each in base64, with commas between."""
+_MIN_LIST_FPS = 1e-5
+"""About one frame a day."""
 
 VIDEO_PART_TYPES = tuple(_HOLDERS)
 """Values of ``type`` that announce a video."""
@@ -52,34 +65,106 @@ class FoundSource:
     """Where hints for the video may lie, innermost first."""
 
 
-def find_source(part: JsonObject, kind: str, param: str) -> FoundSource:
-    """Returns the source in a part.
+class SourceFinder:
+    """Finds the sources of one request's videos."""
 
-    Args:
-        part: as the client sent it.
-        kind: its type, one of ``VIDEO_PART_TYPES``.
-        param: its JSON path.
+    def __init__(self, settings: VideoSettings) -> None:
+        self._max_pictures = settings.max_list_frames
+        self._default_fps = settings.default_fps
+
+    def find(self, part: JsonObject, kind: str, param: str) -> FoundSource:
+        """Returns the source in a part.
+
+        Args:
+            part: as the client sent it.
+            kind: its type, one of ``VIDEO_PART_TYPES``.
+            param: its JSON path.
+
+        Raises:
+            InvalidRequest: the part names no source, several, or one that is malformed.
+        """
+        holders = _HOLDERS[kind]
+        check_keys(part, _COMMON_KEYS.union(holders), param)
+        _check_uuid(part, param)
+        field, field_param = _only(part, holders, param)
+        value = part[field]
+        if field == "video" and isinstance(value, list):
+            return FoundSource(self._by_urls(value, field_param), field_param, ((part, param),))
+        if isinstance(value, str) and field != "file":
+            return FoundSource(self._by_url(value, field_param), field_param, ((part, param),))
+        holder = as_object(value, field_param)
+        return FoundSource(
+            *self._in(holder, field, field_param), ((holder, field_param), (part, param))
+        )
+
+    def _in(self, holder: JsonObject, field: str, param: str) -> tuple[MediaSource, str]:
+        """Returns the source in an object, and its path."""
+        options = _OPTIONS[field]
+        ignored = {"filename"} if field == "file" else set()
+        check_keys(holder, {*options, *ignored, *HINT_FIELDS}, param)
+        option, option_param = _only(holder, options, param)
+        text = as_string(holder[option], option_param)
+        read = self._by_url if option == "url" else self._by_data
+        return read(text, option_param), option_param
+
+    def _by_url(self, url: str, param: str) -> MediaSource:
+        _require_text(url, param)
+        comma = url.find(",", 0, _MAX_LIST_HEADER_CHARACTERS)
+        if _LIST_HEADER.fullmatch(url[: comma + 1]):
+            self._check_count(url.count(",", comma + 1) + 1, param)
+            texts = url[comma + 1 :].split(",")
+            if not all(texts):
+                raise InvalidRequest(f"{param} has an empty frame. Leave it out.", param=param)
+            return self._frames(tuple(map(Base64Source, texts)))
+        return UrlSource(url)
+
+    def _by_data(self, text: str, param: str) -> MediaSource:
+        """Returns the source for what may be a data: URL or base64 alone."""
+        _require_text(text, param)
+        is_url = text[:5].lower() == "data:"
+        return self._by_url(text, param) if is_url else Base64Source(text)
+
+    def _by_urls(self, urls: list[Any], param: str) -> MediaSource:
+        self._check_count(len(urls), param)
+        for index, url in enumerate(urls):
+            _require_text(as_string(url, f"{param}[{index}]"), f"{param}[{index}]")
+        return self._frames(tuple(map(UrlSource, urls)))
+
+    def _check_count(self, count: int, param: str) -> None:
+        if not 1 <= count <= self._max_pictures:
+            raise InvalidRequest(
+                f"{param} has {count} frames; it must have 1 to {self._max_pictures}. Send fewer, "
+                "or a video file.",
+                param=param,
+            )
+
+    def _frames(self, pictures: tuple[UrlSource | Base64Source, ...]) -> FrameListSource:
+        return FrameListSource(pictures, self._default_fps)
+
+
+def dated(
+    source: MediaSource, sampling: SamplingWish, param: str
+) -> tuple[MediaSource, SamplingWish]:
+    """Returns the source and the wish, so that ``fps`` dates the frames of a list.
+
+    All of its frames are wanted then, unless the client names a number. Other sources stay as they
+    are.
 
     Raises:
-        InvalidRequest: the part names no source, several, or one that is malformed.
+        InvalidRequest: the frames of the list would be years apart.
     """
-    holders = _HOLDERS[kind]
-    check_keys(part, _COMMON_KEYS.union(holders), param)
-    _check_uuid(part, param)
-    field, param_of_field = _only(part, holders, param)
-    value = part[field]
-    if isinstance(value, str) and field != "file":
-        return FoundSource(_by_url(value, param_of_field), param_of_field, ((part, param),))
-    holder = as_object(value, param_of_field)
-    options = _OPTIONS[field]
-    ignored = {"filename"} if field == "file" else set()
-    check_keys(holder, {*options, *ignored, *HINT_FIELDS}, param_of_field)
-    option, param_of_option = _only(holder, options, param_of_field)
-    text = as_string(holder[option], param_of_option)
-    read = _by_url if option == "url" else _by_data
-    return FoundSource(
-        read(text, param_of_option), param_of_option, ((holder, param_of_field), (part, param))
-    )
+    if not isinstance(source, FrameListSource):
+        return source, sampling
+    fps = source.fps if sampling.fps is None else sampling.fps
+    if fps < _MIN_LIST_FPS:
+        raise InvalidRequest(
+            f"fps must be at least {_MIN_LIST_FPS:.5f} for a list of frames: it says how many of "
+            "them there are in a second.",
+            param=param,
+        )
+    count = len(source.pictures)
+    wish = replace(sampling, fps=None, num_frames=min(sampling.num_frames or count, count))
+    return replace(source, fps=fps), wish
 
 
 def _check_uuid(part: JsonObject, param: str) -> None:
@@ -107,17 +192,6 @@ def _only(holder: JsonObject, keys: Collection[str], param: str) -> tuple[str, s
         instead = "".join(f", or give {other}" for other in others)
         raise wrong_type(None, f"where the video is{instead}", f"{param}.{first}")
     return given[0], f"{param}.{given[0]}"
-
-
-def _by_url(url: str, param: str) -> MediaSource:
-    _require_text(url, param)
-    return UrlSource(url)
-
-
-def _by_data(text: str, param: str) -> MediaSource:
-    """Returns the source for what may be a data: URL or base64 alone."""
-    _require_text(text, param)
-    return UrlSource(text) if text[:5].lower() == "data:" else Base64Source(text)
 
 
 def _require_text(text: str, param: str) -> None:

@@ -12,6 +12,7 @@ from server.api.messages import MessageReader
 from server.api.options import FORWARDED_FIELDS, ChatOptions
 from server.api.parts import PartReader
 from server.api.payload import parsed_object
+from server.api.sources import SourceFinder
 from server.api.texts import TextGate
 from server.api.validation import as_string, shown
 from server.conversation import ChatRequest
@@ -36,6 +37,7 @@ def parse_chat_request(raw: bytes, settings: Settings, facts: ModelFacts) -> Cha
     hints = HintReader(settings, facts)
     parts = PartReader(
         gate=gate,
+        sources=SourceFinder(settings.video),
         hints=hints,
         request_hints=hints.read([(payload, "")]),
         max_videos=settings.video.max_videos,

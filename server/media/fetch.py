@@ -117,6 +117,15 @@ class _Target:
         )
 
 
+def unreachable(param: str) -> VideoUnreachable:
+    """Returns the error for a URL that could not be retrieved, whatever the reason."""
+    return VideoUnreachable(
+        "The video URL could not be retrieved. Check that it is publicly reachable, or send the "
+        "video as a data: URL.",
+        param=param,
+    )
+
+
 class Fetcher:
     """Retrieves http(s) URLs for ``SourceReader``."""
 
@@ -145,16 +154,9 @@ class Fetcher:
         except _TooLarge as error:
             raise limit.exceeded(param) from error
         except _NETWORK_FAILURES as error:
-            raise self._unreachable(error, param) from error
-
-    def _unreachable(self, error: Exception, param: str) -> VideoUnreachable:
-        reason = str(error) if isinstance(error, _Unreachable) else type(error).__name__
-        logger.info("video URL not retrieved: %s", reason)
-        return VideoUnreachable(
-            "The video URL could not be retrieved. Check that it is publicly reachable, or send "
-            "the video as a data: URL.",
-            param=param,
-        )
+            reason = str(error) if isinstance(error, _Unreachable) else type(error).__name__
+            logger.info("video URL not retrieved: %s", reason)
+            raise unreachable(param) from error
 
     async def _follow(self, target: _Target, limit: SizeLimit) -> bytes:
         for _ in range(_MAX_REDIRECTS + 1):

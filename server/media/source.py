@@ -1,11 +1,19 @@
 """The bytes of a video, from wherever the client says they are."""
 
-from server.conversation import Base64Source, MediaSource, UrlSource
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TypeAlias
+
+from server.conversation import Base64Source, FrameListSource, MediaSource, UrlSource
 from server.errors import InvalidRequest
 from server.media.dataurl import read_base64, read_data_url
-from server.media.fetch import Fetcher
+from server.media.fetch import Fetcher, unreachable
+from server.media.picturelist import PictureList, pack_pictures
 from server.media.sizelimit import SizeLimit
 from server.settings import VideoSettings
+
+_Picture: TypeAlias = UrlSource | Base64Source
+_PICTURES_AT_ONCE = 8
 
 
 class SourceReader:
@@ -13,6 +21,8 @@ class SourceReader:
 
     def __init__(self, settings: VideoSettings) -> None:
         self._video_limit = SizeLimit(settings.max_video_bytes)
+        self._picture_limit = SizeLimit(settings.max_picture_bytes, "picture")
+        self._timeout_seconds = settings.fetch_timeout_seconds
         self._fetcher = Fetcher(settings) if settings.allow_urls else None
 
     async def read(self, source: MediaSource, *, param: str) -> bytes:
@@ -32,6 +42,45 @@ class SourceReader:
                 return await self._from_url(url, self._video_limit, param)
             case Base64Source(text):
                 return await read_base64(text, self._video_limit, param=param)
+            case FrameListSource(pictures, fps):
+                return await self._frames(pictures, fps, param)
+
+    async def _frames(self, pictures: Sequence[_Picture], fps: float, param: str) -> bytes:
+        """Returns the pictures, a few at a time, as one piece that a decoder takes for a video."""
+        few = asyncio.Semaphore(_PICTURES_AT_ONCE)
+        total_bytes = 0
+
+        async def read_one(index: int, picture: _Picture) -> bytes:
+            nonlocal total_bytes
+            async with few:
+                data = await self._picture(picture, f"{param}[{index}]")
+            total_bytes += len(data)
+            if total_bytes > self._video_limit.max_bytes:
+                raise self._video_limit.exceeded(param)
+            return data
+
+        data = await self._in_time(
+            (read_one(index, picture) for index, picture in enumerate(pictures)), param
+        )
+        return await asyncio.to_thread(pack_pictures, PictureList(data, fps))
+
+    async def _picture(self, picture: _Picture, param: str) -> bytes:
+        if isinstance(picture, Base64Source):
+            return await read_base64(picture.text, self._picture_limit, param=param)
+        return await self._from_url(picture.url, self._picture_limit, param)
+
+    async def _in_time(
+        self, reads: Iterable[Coroutine[None, None, bytes]], param: str
+    ) -> list[bytes]:
+        """Returns all results within the time for one URL; the first failure ends the others."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds), asyncio.TaskGroup() as group:
+                tasks = [group.create_task(read) for read in reads]
+        except TimeoutError as error:
+            raise unreachable(param) from error
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [task.result() for task in tasks]
 
     async def _from_url(self, url: str, limit: SizeLimit, param: str) -> bytes:
         scheme = url[:6].partition(":")[0].lower()

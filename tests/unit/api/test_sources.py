@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 
 from server.api.wire import parse_chat_request
-from server.conversation import Base64Source, UrlSource, VideoRequest
+from server.conversation import (
+    Base64Source,
+    FrameListSource,
+    SamplingWish,
+    UrlSource,
+    VideoRequest,
+)
 from server.errors import InvalidRequest
-from server.settings import Settings
+from server.settings import Settings, VideoSettings
 from tests.unit.api.stubs import model_facts
 
 URL = "https://example.com/a.mp4"
@@ -117,3 +123,73 @@ def test_a_video_does_not_print_what_the_client_sent() -> None:
     video = found({"type": "file", "file": {"file_data": "QUFBQUFB"}})
     assert "QUFB" not in repr(video)
     assert "secret" not in repr(found({"video_url": URL + "?secret"}))
+
+
+JPEGS = "data:video/jpeg;base64,"
+
+
+@pytest.mark.parametrize(
+    ("part", "pictures", "field"),
+    [
+        (
+            {"type": "video", "video": [URL, DATA]},
+            (UrlSource(URL), UrlSource(DATA)),
+            "video",
+        ),
+        (
+            {"type": "video_url", "video_url": {"url": JPEGS + "AAAA,BBBB"}},
+            (Base64Source("AAAA"), Base64Source("BBBB")),
+            "video_url.url",
+        ),
+        ({"video_url": JPEGS + "AAAA"}, (Base64Source("AAAA"),), "video_url"),
+        ({"video_url": "DATA:Video/JPEG; BASE64,AAAA"}, (Base64Source("AAAA"),), "video_url"),
+        (
+            {"type": "file", "file": {"file_data": JPEGS + "AAAA,BBBB"}},
+            (Base64Source("AAAA"), Base64Source("BBBB")),
+            "file.file_data",
+        ),
+    ],
+    ids=range(5),
+)
+def test_a_list_of_frames_is_a_video(part: dict[str, Any], pictures: object, field: str) -> None:
+    video = found(part)
+    assert isinstance(video.source, FrameListSource)
+    assert (video.source.pictures, video.source.fps) == (pictures, 2.0)
+    assert video.param == f"{HERE}.{field}"
+    assert video.sampling == SamplingWish(num_frames=len(video.source.pictures))
+
+
+@pytest.mark.parametrize("url", ["data:video/jpegs;base64,A,B", "data:video/mp4;base64,A,B"])
+def test_another_type_of_data_is_one_file(url: str) -> None:
+    assert found({"video_url": url}).source == UrlSource(url)
+
+
+def test_the_rate_of_a_list_dates_its_frames_and_takes_none_away() -> None:
+    video = found({"type": "video", "video": [URL] * 7, "fps": 0.5})
+    assert isinstance(video.source, FrameListSource)
+    assert (video.source.fps, video.sampling) == (0.5, SamplingWish(num_frames=7))
+    assert found({"type": "video", "video": [URL] * 7, "num_frames": 4}).sampling.num_frames == 4
+    assert found({"type": "video", "video": [URL] * 7, "num_frames": 9}).sampling.num_frames == 7
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ({"type": "video", "video": []}, "video"),
+        ({"type": "video", "video": [URL] * 4}, "video"),
+        ({"type": "video", "video": [URL, 5]}, "video[1]"),
+        ({"type": "video", "video": [URL, ""]}, "video[1]"),
+        ({"type": "video", "video": [[URL]]}, "video[0]"),
+        ({"type": "video", "video": [URL], "fps": 1e-9}, "video"),
+        ({"type": "video_url", "video_url": [URL]}, "video_url"),
+        ({"video_url": JPEGS}, "video_url"),
+        ({"video_url": JPEGS + "AAAA,,AAAA"}, "video_url"),
+        ({"video_url": JPEGS + "AAAA,AAAA,AAAA,AAAA"}, "video_url"),
+    ],
+    ids=range(10),
+)
+def test_malformed_lists_are_refused(part: dict[str, Any], field: str) -> None:
+    settings = Settings(video=VideoSettings(max_list_frames=3))
+    with pytest.raises(InvalidRequest) as caught:
+        found(part, settings)
+    assert caught.value.param == f"{HERE}.{field}"
