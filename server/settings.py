@@ -85,6 +85,8 @@ class VideoSettings(_Group):
     """Whether http(s) URLs are fetched. data: URLs always work."""
     allow_private_addresses: bool = False
     """Whether URLs may lead to loopback, private or special addresses and to any port."""
+    local_directory: str | None = Field(default=None, pattern="^/")
+    """Directory below which file: URLs are read; without it they are refused. Absolute."""
     fetch_timeout_seconds: float = Field(default=30.0, gt=0)
     """Total time to retrieve one URL, redirects included."""
     decode_timeout_seconds: float = Field(default=60.0, gt=0)

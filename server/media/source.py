@@ -8,6 +8,7 @@ from server.conversation import Base64Source, FrameListSource, MediaSource, UrlS
 from server.errors import InvalidRequest
 from server.media.dataurl import read_base64, read_data_url
 from server.media.fetch import Fetcher, unreachable
+from server.media.localfile import LocalFiles
 from server.media.picturelist import PictureList, pack_pictures
 from server.media.sizelimit import SizeLimit
 from server.settings import VideoSettings
@@ -24,6 +25,8 @@ class SourceReader:
         self._picture_limit = SizeLimit(settings.max_picture_bytes, "picture")
         self._timeout_seconds = settings.fetch_timeout_seconds
         self._fetcher = Fetcher(settings) if settings.allow_urls else None
+        directory = settings.local_directory
+        self._local_files = None if directory is None else LocalFiles(directory)
 
     async def read(self, source: MediaSource, *, param: str) -> bytes:
         """Returns the encoded video.
@@ -88,6 +91,8 @@ class SourceReader:
             return await read_data_url(url, limit, param=param)
         if self._fetcher is not None and scheme in ("http", "https"):
             return await self._fetcher.fetch(url, limit, param=param)
+        if self._local_files is not None and scheme == "file":
+            return await asyncio.to_thread(self._local_files.read, url, limit, param=param)
         raise InvalidRequest(
             f"This kind of video URL is not accepted. Send {self._accepted()}.",
             param=param,
@@ -98,4 +103,6 @@ class SourceReader:
         kinds = ["a data: URL (data:video/mp4;base64,...)"]
         if self._fetcher is not None:
             kinds.append("an http(s) URL")
+        if self._local_files is not None:
+            kinds.append("a file: URL")
         return " or ".join(kinds)
