@@ -10,12 +10,11 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from fastapi.middleware import Middleware
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from server.api import chat, health, models
 from server.api.errors import exception_handlers
-from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
+from server.api.middleware import middleware
 from server.api.protocol import FirstByteProtocol
 from server.engine.base import ChatEngine
 from server.errors import ConfigurationError, EngineUnavailable
@@ -73,13 +72,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=[
-            Middleware(RequestLog),
-            Middleware(
-                ChatAdmission, metrics=metrics, max_requests=settings.http.max_concurrent_requests
-            ),
-            Middleware(BodyLimit, max_body_bytes=settings.http.max_body_bytes),
-        ],
+        middleware=middleware(settings.http, metrics),
         exception_handlers=exception_handlers(),
     )
     for router in (chat.router, models.router, health.router):

@@ -6,6 +6,7 @@
     ├── ConfigurationError          the operator can fix it; stops the start
     ├── RequestError                the client can fix it; carries param and code
     │   ├── InvalidRequest          a field is missing, unknown, malformed or contradictory
+    │   ├── Unauthenticated         the API key is missing or not one of this server's
     │   ├── ModelNotFound           the model named is not served here
     │   ├── RequestTooLarge         the body or a video exceeds a byte limit
     │   ├── InvalidVideo            the bytes arrived but no usable video is in them
@@ -46,6 +47,18 @@ class InvalidRequest(RequestError):
     """A field is missing, unknown, malformed or contradicts another one."""
 
     code = "invalid_value"
+
+
+class Unauthenticated(RequestError):
+    """The request has no API key, or one that is not valid here; one text for both."""
+
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server needs an API key, and the request has none that is valid. Send "
+            "Authorization: Bearer, a space and the key."
+        )
 
 
 class ModelNotFound(RequestError):

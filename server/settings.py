@@ -7,23 +7,44 @@ which ``docs/settings.md`` and the error messages use. Unknown keys and wrong va
 import difflib
 import json
 import os
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from server.errors import ConfigurationError
 
 ENV_PREFIX = "VIDEO_CHAT_"
+_HEADER_TOKEN = re.compile(r"[!-~]{8,}")
 EMBEDDED_MODEL = "embedded"
 """Model name that stands for the tiny checkpoint which ``server.demo`` builds locally."""
 
+
+def _check_api_keys(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    for key in keys:
+        if not _HEADER_TOKEN.fullmatch(key.get_secret_value()):
+            raise ValueError("a key must have 8 or more visible ASCII characters, and no space")
+    return keys
+
+
 PruningRate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+ApiKeys = Annotated[tuple[SecretStr, ...], Field(strict=False), AfterValidator(_check_api_keys)]
 
 
 def _require_order(low_name: str, low: float, high_name: str, high: float) -> None:
@@ -48,6 +69,8 @@ class HttpSettings(_Group):
     """Address to bind. 0.0.0.0 listens on every interface."""
     port: int = Field(default=8000, ge=0, le=65535)
     """TCP port to bind; 0 lets the system choose one."""
+    api_keys: ApiKeys = ()
+    """Keys of which a request must have one, in Authorization: Bearer; none means open to all."""
     max_body_bytes: int = Field(default=140_000_000, ge=1)
     """Largest request body accepted; base64 makes a video a third larger. Above it: 413."""
     max_concurrent_requests: int = Field(default=256, ge=1)
@@ -272,6 +295,9 @@ def _merge(assignments: Iterable[_Assignment]) -> dict[str, Any]:
 def _parse_variable(path: KeyPath, text: str, origin: str) -> Any:
     """Returns the value that a variable's text stands for; the text itself if it makes no sense."""
     field = _field(path)
+    if field is not None and get_origin(field.annotation) is tuple:
+        value = _parse_scalar(text)
+        return value if isinstance(value, list) else text.split(",")
     if (
         field is not None
         and field.annotation is not None
@@ -328,14 +354,15 @@ def _one_line(error: ValidationError, assignments: list[_Assignment]) -> str:
     origin = _origin(path, assignments)
     if first["type"] == "extra_forbidden":
         message = (
-            f"unknown key {'.'.join(path)} = {_shown(first['input'])} ({origin}); {_hint(path)}"
+            f"unknown key {'.'.join(path)} = {_shown(first['input'], path)} ({origin}); "
+            f"{_hint(path)}"
         )
     elif first["type"] == "value_error":
         message = f"{'.'.join(path)}: {first['ctx']['error']} ({origin})"
     else:
         is_section = first["type"] in ("model_type", "dict_type")
         rule = "must be a mapping" if is_section else _rule(first["msg"])
-        message = f"{'.'.join(path)}: {_shown(first['input'])} ({origin}) {rule}"
+        message = f"{'.'.join(path)}: {_shown(first['input'], path)} ({origin}) {rule}"
     message += f"; {len(others)} more" if others else ""
     return " ".join(message.splitlines())
 
@@ -348,7 +375,12 @@ def _rule(message: str) -> str:
 def _origin(path: KeyPath, assignments: list[_Assignment]) -> str:
     """Returns who gave the value at ``path``, or the values below it, without repetition."""
     last_word = {given.path: given.origin for given in assignments}
-    origins = [origin for given, origin in last_word.items() if given[: len(path)] == path]
+    # A fault may also lie within a value, such as one of a list.
+    origins = [
+        origin
+        for given, origin in last_word.items()
+        if given[: len(path)] == path or path[: len(given)] == given
+    ]
     return ", ".join(dict.fromkeys(origins)) or "default"
 
 
@@ -362,8 +394,11 @@ def _hint(path: KeyPath) -> str:
     return f"valid keys are {', '.join(valid)}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, path: KeyPath = ()) -> str:
+    """Returns a value for a message, unless it may be or hold an API key."""
     text = repr(value)
+    if "key" in f"{text} {' '.join(path)}".lower():
+        return "a value that is not shown"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

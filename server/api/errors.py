@@ -24,6 +24,7 @@ from server.errors import (
     Overloaded,
     RequestError,
     RequestTooLarge,
+    Unauthenticated,
     VideoChatError,
 )
 from server.metrics import Outcome
@@ -57,6 +58,7 @@ class _Row:
 _INVALID_REQUEST = "invalid_request_error"
 _SERVER_ERROR = "server_error"
 _TABLE: dict[type[Exception], _Row] = {
+    Unauthenticated: _Row(401, _INVALID_REQUEST, "client_error"),
     ModelNotFound: _Row(404, _INVALID_REQUEST, "client_error"),
     RequestTooLarge: _Row(413, _INVALID_REQUEST, "client_error"),
     RequestError: _Row(400, _INVALID_REQUEST, "client_error"),
@@ -105,6 +107,8 @@ def _headers(error: BaseException) -> dict[str, str]:
         return {"retry-after": str(error.retry_after_seconds)}
     if isinstance(error, EngineUnavailable):
         return {"retry-after": str(ENGINE_RETRY_AFTER_SECONDS)}
+    if isinstance(error, Unauthenticated):
+        return {"www-authenticate": "Bearer"}
     # The openai client repeats every 5xx; a bug would only be met again.
     return {"x-should-retry": "false"} if _row(error) is _INTERNAL else {}
 

@@ -1,4 +1,4 @@
-"""Around every request, outermost first: ``RequestLog``, ``ChatAdmission``, ``BodyLimit``.
+"""Around every request: ``RequestLog``, ``ApiKeyGate``, ``ChatAdmission``, ``BodyLimit``.
 
 Pure ASGI, so that nothing buffers a stream or hides that the client has hung up.
 """
@@ -10,14 +10,17 @@ import secrets
 import time
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.disconnect import stopped
 from server.api.errors import error_outcome, error_response, log_fault
+from server.api.keys import ApiKeyGate
 from server.api.state import note_outcome, noted_outcome
 from server.errors import Overloaded, RequestTooLarge
 from server.logs import request_id_bound
 from server.metrics import Metrics, Outcome
+from server.settings import HttpSettings
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +32,16 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 # Asked every few seconds by machines; they would bury the requests of people.
 _PROBES = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 _DRAIN_SECONDS = 2.0
+
+
+def middleware(settings: HttpSettings, metrics: Metrics) -> list[Middleware]:
+    """Returns what goes around every request, outermost first."""
+    return [
+        Middleware(RequestLog),
+        Middleware(ApiKeyGate, keys=settings.api_keys),
+        Middleware(ChatAdmission, metrics=metrics, max_requests=settings.max_concurrent_requests),
+        Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
+    ]
 
 
 class RequestLog:

@@ -15,6 +15,9 @@ from server.pipeline import ChatPipeline
 from server.settings import Settings
 
 _OUTCOME = "videochat.outcome"
+_OWNER = "videochat.owner"
+ANYONE = ""
+"""Owner of everything on a server without API keys."""
 
 
 def settings_of(request: Request) -> Settings:
@@ -50,6 +53,16 @@ def note_outcome(scope: Scope, outcome: Outcome) -> None:
 def noted_outcome(scope: Scope) -> Outcome | None:
     """Returns what ``note_outcome`` noted, None if it was not called."""
     return cast(Outcome | None, _request_state(scope).get(_OUTCOME))
+
+
+def note_owner(scope: Scope, owner: str) -> None:
+    """Note whose request it is: a digest of the API key."""
+    _request_state(scope)[_OWNER] = owner
+
+
+def owner_of(request: Request) -> str:
+    """Returns whose request it is, ``ANYONE`` on a server without API keys."""
+    return cast(str, _request_state(request.scope).get(_OWNER, ANYONE))
 
 
 def _request_state(scope: Scope) -> dict[str, Any]:

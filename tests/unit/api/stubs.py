@@ -11,11 +11,10 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from starlette.middleware import Middleware
 
 from server.api import chat, health, models
 from server.api.errors import exception_handlers
-from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
+from server.api.middleware import middleware
 from server.api.protocol import FirstByteProtocol
 from server.conversation import ChatRequest
 from server.engine.base import ModelFacts, VideoTokens
@@ -151,13 +150,7 @@ def build_app(
     app = FastAPI(
         exception_handlers=exception_handlers(),
         redirect_slashes=False,
-        middleware=[
-            Middleware(RequestLog),
-            Middleware(
-                ChatAdmission, metrics=metrics, max_requests=settings.http.max_concurrent_requests
-            ),
-            Middleware(BodyLimit, max_body_bytes=settings.http.max_body_bytes),
-        ],
+        middleware=middleware(settings.http, metrics),
     )
     app.state.settings = settings
     app.state.engine = engine or StubEngine()
