@@ -61,7 +61,20 @@ class FrameListSource:
         return f"FrameListSource({len(self.pictures)} frames, {self.fps:g} fps)"
 
 
-MediaSource: TypeAlias = UrlSource | Base64Source | FrameListSource
+@dataclass(frozen=True, slots=True)
+class UploadSource:
+    """A file that was uploaded before."""
+
+    file_id: str
+    """The id that the client gives; nobody has looked whether there is such a file."""
+    owner: str
+    """Whose request it is; only files of the same owner are found."""
+
+    def __repr__(self) -> str:
+        return "UploadSource()"
+
+
+MediaSource: TypeAlias = UrlSource | Base64Source | FrameListSource | UploadSource
 """Where the bytes of a video come from."""
 
 

@@ -20,11 +20,14 @@ from server.api.state import note_outcome, noted_outcome
 from server.errors import Overloaded, RequestTooLarge
 from server.logs import request_id_bound
 from server.metrics import Metrics, Outcome
-from server.settings import HttpSettings
+from server.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 CHAT_PATH = "/v1/chat/completions"
+FILES_PATH = "/v1/files"
+FORM_BYTES = 65_536
+"""What the form around an uploaded file may have."""
 REQUEST_ID_HEADER = "x-request-id"
 
 _CLIENT_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -34,13 +37,18 @@ _PROBES = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 _DRAIN_SECONDS = 2.0
 
 
-def middleware(settings: HttpSettings, metrics: Metrics) -> list[Middleware]:
+def middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:
     """Returns what goes around every request, outermost first."""
+    http = settings.http
     return [
         Middleware(RequestLog),
-        Middleware(ApiKeyGate, keys=settings.api_keys),
-        Middleware(ChatAdmission, metrics=metrics, max_requests=settings.max_concurrent_requests),
-        Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
+        Middleware(ApiKeyGate, keys=http.api_keys),
+        Middleware(ChatAdmission, metrics=metrics, max_requests=http.max_concurrent_requests),
+        Middleware(
+            BodyLimit,
+            max_body_bytes=http.max_body_bytes,
+            max_upload_bytes=settings.files.max_file_bytes + FORM_BYTES,
+        ),
     ]
 
 
@@ -152,17 +160,26 @@ class ChatAdmission:
 class BodyLimit:
     """Answers 413 to a body above the limit, whether or not it says its length."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, max_upload_bytes: int) -> None:
+        """Prepare.
+
+        Args:
+            app: what is inside.
+            max_body_bytes: limit for everything but uploads.
+            max_upload_bytes: limit for the form that brings a file.
+        """
         self.app = app
         self._max_body_bytes = max_body_bytes
+        self._max_upload_bytes = max_upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or answer 413."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = _LimitedExchange(receive, send, self._max_body_bytes)
-        if _declared_bytes(scope) > self._max_body_bytes:
+        max_bytes = self._max_upload_bytes if _is_upload(scope) else self._max_body_bytes
+        exchange = _LimitedExchange(receive, send, max_bytes)
+        if declared_bytes(Headers(scope=scope)) > max_bytes:
             error = exchange.refusal()
             note_outcome(scope, error_outcome(error))
             await error_response(error)(scope, exchange.receive, exchange.send)
@@ -185,7 +202,7 @@ class _LimitedExchange:
         self._refused = True
         return RequestTooLarge(
             f"The request body is larger than {self._max_body_bytes} bytes. Send a shorter or "
-            "smaller video, or an http(s) URL instead of a data: URL."
+            "smaller video, or in a chat an http(s) URL instead of a data: URL."
         )
 
     async def receive(self) -> Message:
@@ -230,14 +247,18 @@ def _request_id(scope: Scope) -> str:
     return given if _CLIENT_REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(16)}"
 
 
-def _declared_bytes(scope: Scope) -> int:
+def declared_bytes(headers: Headers) -> int:
     """Returns what Content-Length says; 0 if it says nothing or nonsense."""
-    declared = Headers(scope=scope).get("content-length", "")
+    declared = headers.get("content-length", "")
     return int(declared) if declared.isdecimal() and len(declared) < 20 else 0
 
 
 def _is_chat(scope: Scope) -> bool:
     return (scope["type"], scope.get("method"), scope.get("path")) == ("http", "POST", CHAT_PATH)
+
+
+def _is_upload(scope: Scope) -> bool:
+    return (scope["method"], scope["path"]) == ("POST", FILES_PATH)
 
 
 def _outcome_of_status(status: int | None) -> Outcome:

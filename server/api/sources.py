@@ -6,7 +6,9 @@
     {"type": "video",       "video":       "..." | ["...", ...]}
     {"type": "input_video", "input_video": {"url": ...} | {"data": ...} | "..."}
     {"type": "input_video", "video_url":   {"url": ...} | "..."}
-    {"type": "file",        "file":        {"file_data": ..., "filename": ...}}
+    {"type": "file",        "file":        {"file_data": ..., "filename": ...} | {"file_id": ...}}
+    {"type": "video_url",   "video_url":   {"file_id": ...}}
+    {"type": "video_url",   "file_id":     ...}
 """
 
 import re
@@ -21,6 +23,7 @@ from server.conversation import (
     FrameListSource,
     MediaSource,
     SamplingWish,
+    UploadSource,
     UrlSource,
 )
 from server.engine.base import JsonObject
@@ -28,17 +31,17 @@ from server.errors import InvalidRequest
 from server.settings import VideoSettings
 
 _HOLDERS: Mapping[str, tuple[str, ...]] = {
-    "video_url": ("video_url",),
+    "video_url": ("video_url", "file_id"),
     "video": ("video",),
     "input_video": ("input_video", "video_url"),
     "file": ("file",),
 }
 """Per type of part the fields of which one holds the video."""
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "video_url": ("url",),
+    "video_url": ("url", "file_id"),
     "video": ("url",),
     "input_video": ("url", "data"),
-    "file": ("file_data",),
+    "file": ("file_id", "file_data"),
 }
 """Per field, if its value is an object, the keys of which one says where the video is."""
 _COMMON_KEYS = frozenset({"type", "uuid", *HINT_FIELDS})
@@ -68,7 +71,8 @@ class FoundSource:
 class SourceFinder:
     """Finds the sources of one request's videos."""
 
-    def __init__(self, settings: VideoSettings) -> None:
+    def __init__(self, settings: VideoSettings, *, owner: str) -> None:
+        self._owner = owner
         self._max_pictures = settings.max_list_frames
         self._default_fps = settings.default_fps
 
@@ -90,6 +94,8 @@ class SourceFinder:
         value = part[field]
         if field == "video" and isinstance(value, list):
             return FoundSource(self._by_urls(value, field_param), field_param, ((part, param),))
+        if field == "file_id":
+            return FoundSource(self._by_id(value, field_param), field_param, ((part, param),))
         if isinstance(value, str) and field != "file":
             return FoundSource(self._by_url(value, field_param), field_param, ((part, param),))
         holder = as_object(value, field_param)
@@ -104,8 +110,12 @@ class SourceFinder:
         check_keys(holder, {*options, *ignored, *HINT_FIELDS}, param)
         option, option_param = _only(holder, options, param)
         text = as_string(holder[option], option_param)
-        read = self._by_url if option == "url" else self._by_data
-        return read(text, option_param), option_param
+        readers = {"url": self._by_url, "file_id": self._by_id}
+        return readers.get(option, self._by_data)(text, option_param), option_param
+
+    def _by_id(self, file_id: Any, param: str) -> MediaSource:
+        _require_text(as_string(file_id, param), param)
+        return UploadSource(file_id, self._owner)
 
     def _by_url(self, url: str, param: str) -> MediaSource:
         _require_text(url, param)

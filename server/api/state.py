@@ -1,7 +1,7 @@
 """What handlers take from the application and leave in the request, typed.
 
-``create_app`` sets ``app.state.settings``, ``engine``, ``pipeline`` and ``metrics``, and while the
-server stops ``draining = True``.
+``create_app`` sets ``app.state.settings``, ``engine``, ``pipeline``, ``files`` and ``metrics``, and
+while the server stops ``draining = True``.
 """
 
 from typing import Any, cast
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from server.engine.base import ChatEngine
+from server.files.store import FileStore
 from server.metrics import Metrics, Outcome
 from server.pipeline import ChatPipeline
 from server.settings import Settings
@@ -33,6 +34,11 @@ def engine_of(request: Request) -> ChatEngine:
 def pipeline_of(request: Request) -> ChatPipeline:
     """Returns the pipeline of the application that serves ``request``."""
     return cast(ChatPipeline, request.app.state.pipeline)
+
+
+def files_of(request: Request) -> FileStore:
+    """Returns the uploaded files of the application that serves ``request``."""
+    return cast(FileStore, request.app.state.files)
 
 
 def metrics_of(request: Request) -> Metrics:

@@ -10,6 +10,7 @@ import numpy as np
 
 from server.conversation import VideoRequest
 from server.errors import RequestError
+from server.files.store import FileStore
 from server.media.clip import FramePlan, VideoClip, VideoFacts
 from server.media.sampling import Sampling, plan_frames
 from server.media.source import SourceReader
@@ -43,6 +44,7 @@ class VideoLoader:
         geometry: FrameGeometry,
         *,
         pool: DecoderPool | None = None,
+        uploads: FileStore | None = None,
     ) -> None:
         """Prepare; no process runs before ``start``.
 
@@ -50,10 +52,11 @@ class VideoLoader:
             settings: limits.
             geometry: the frame sizes of the served model.
             pool: decoder processes; by default a pool of its own.
+            uploads: where uploaded files are; without it there are none.
         """
         self._settings = settings
         self._geometry = geometry
-        self._reader = SourceReader(settings)
+        self._reader = SourceReader(settings, uploads=uploads)
         self._pool = DecoderPool(settings) if pool is None else pool
 
     async def start(self) -> None:

@@ -4,8 +4,15 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TypeAlias
 
-from server.conversation import Base64Source, FrameListSource, MediaSource, UrlSource
-from server.errors import InvalidRequest
+from server.conversation import (
+    Base64Source,
+    FrameListSource,
+    MediaSource,
+    UploadSource,
+    UrlSource,
+)
+from server.errors import FilesUnavailable, InvalidRequest
+from server.files.store import FileStore
 from server.media.dataurl import read_base64, read_data_url
 from server.media.fetch import Fetcher, unreachable
 from server.media.localfile import LocalFiles
@@ -20,7 +27,14 @@ _PICTURES_AT_ONCE = 8
 class SourceReader:
     """Reads what clients send or point to, within the limits of the settings."""
 
-    def __init__(self, settings: VideoSettings) -> None:
+    def __init__(self, settings: VideoSettings, *, uploads: FileStore | None = None) -> None:
+        """Prepare.
+
+        Args:
+            settings: limits, and what may be read.
+            uploads: where uploaded files are; without it there are none.
+        """
+        self._uploads = uploads
         self._video_limit = SizeLimit(settings.max_video_bytes)
         self._picture_limit = SizeLimit(settings.max_picture_bytes, "picture")
         self._timeout_seconds = settings.fetch_timeout_seconds
@@ -39,6 +53,7 @@ class SourceReader:
             InvalidRequest: the source is malformed or of a kind that is not accepted.
             RequestTooLarge: the video has more bytes than the limit.
             VideoUnreachable: the URL could not be retrieved.
+            UploadNotFound, FilesUnavailable: there is no such uploaded file.
         """
         match source:
             case UrlSource(url):
@@ -47,6 +62,16 @@ class SourceReader:
                 return await read_base64(text, self._video_limit, param=param)
             case FrameListSource(pictures, fps):
                 return await self._frames(pictures, fps, param)
+            case UploadSource(file_id, owner):
+                return await self._upload(file_id, owner, param)
+
+    async def _upload(self, file_id: str, owner: str, param: str) -> bytes:
+        if self._uploads is None:
+            raise FilesUnavailable(param=param)
+        found = self._uploads.get(file_id, owner, param=param)
+        if found.num_bytes > self._video_limit.max_bytes:
+            raise self._video_limit.exceeded(param)
+        return await self._uploads.read(found, param=param)
 
     async def _frames(self, pictures: Sequence[_Picture], fps: float, param: str) -> bytes:
         """Returns the pictures, a few at a time, as one piece that a decoder takes for a video."""

@@ -12,13 +12,14 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from server.api import chat, health, models
 from server.api.errors import exception_handlers
 from server.api.middleware import middleware
 from server.api.protocol import FirstByteProtocol
+from server.api.routes import ROUTERS
 from server.conversation import ChatRequest
 from server.engine.base import ModelFacts, VideoTokens
 from server.evs.arithmetic import METHODS
+from server.files.store import FileStore
 from server.metrics import Metrics
 from server.settings import HttpSettings, Settings
 from server.timing import Stopwatch
@@ -143,20 +144,25 @@ class StubPipeline:
 
 
 def build_app(
-    pipeline: StubPipeline, *, settings: Settings | None = None, engine: StubEngine | None = None
+    pipeline: StubPipeline,
+    *,
+    settings: Settings | None = None,
+    engine: StubEngine | None = None,
+    files: FileStore | None = None,
 ) -> FastAPI:
     settings = settings or Settings()
     metrics = Metrics(CollectorRegistry())
     app = FastAPI(
         exception_handlers=exception_handlers(),
         redirect_slashes=False,
-        middleware=middleware(settings.http, metrics),
+        middleware=middleware(settings, metrics),
     )
     app.state.settings = settings
     app.state.engine = engine or StubEngine()
     app.state.pipeline = pipeline
+    app.state.files = files or FileStore(settings.files)
     app.state.metrics = metrics
-    for router in (chat.router, models.router, health.router):
+    for router in ROUTERS:
         app.include_router(router)
     return app
 

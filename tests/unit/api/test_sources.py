@@ -10,6 +10,7 @@ from server.conversation import (
     Base64Source,
     FrameListSource,
     SamplingWish,
+    UploadSource,
     UrlSource,
     VideoRequest,
 )
@@ -19,6 +20,7 @@ from tests.unit.api.stubs import model_facts
 
 URL = "https://example.com/a.mp4"
 DATA = "data:video/mp4;base64,AAAA"
+UPLOADED = UploadSource("file-1", "")
 HERE = "messages[0].content[0]"
 
 
@@ -60,8 +62,11 @@ def found(part: dict[str, Any], settings: Settings | None = None) -> VideoReques
             "file.file_data",
         ),
         ({"type": "file", "file": {"file_data": "AAAA"}}, Base64Source("AAAA"), "file.file_data"),
+        ({"type": "file", "file": {"file_id": "file-1"}}, UPLOADED, "file.file_id"),
+        ({"type": "video_url", "video_url": {"file_id": "file-1"}}, UPLOADED, "video_url.file_id"),
+        ({"type": "video_url", "file_id": "file-1"}, UPLOADED, "file_id"),
     ],
-    ids=range(13),
+    ids=range(16),
 )
 def test_every_shape_gives_the_source_and_its_path(
     part: dict[str, Any], source: object, field: str
@@ -86,14 +91,18 @@ def test_every_shape_gives_the_source_and_its_path(
         ({"type": "input_video", "input_video": {"data": ""}}, "input_video.data"),
         ({"type": "file"}, "file"),
         ({"type": "file", "file": DATA}, "file"),
-        ({"type": "file", "file": {"filename": "a.mp4"}}, "file.file_data"),
+        ({"type": "file", "file": {"filename": "a.mp4"}}, "file.file_id"),
+        ({"type": "file", "file": {"file_id": "file-1", "file_data": DATA}}, "file.file_data"),
+        ({"type": "file", "file": {"file_id": ""}}, "file.file_id"),
+        ({"type": "video_url", "video_url": URL, "file_id": "file-1"}, "file_id"),
+        ({"type": "video_url", "file_id": 5}, "file_id"),
         ({"type": "file", "file": {"file_data": 5}}, "file.file_data"),
         ({"type": "file", "file": {"url": URL}}, "file.url"),
         ({"type": "video_url", "video_url": URL, "uuid": 5}, "uuid"),
         ({"type": "video_url", "video_url": URL, "uuid": "x" * 257}, "uuid"),
         ({"type": "video_url", "video_url": None, "uuid": "clip-1"}, "video_url"),
     ],
-    ids=range(19),
+    ids=range(23),
 )
 def test_a_part_without_one_clear_source_is_refused(part: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
