@@ -30,6 +30,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from server.errors import ConfigurationError
 
 ENV_PREFIX = "VIDEO_CHAT_"
+_HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?")
 _HEADER_TOKEN = re.compile(r"[!-~]{8,}")
 EMBEDDED_MODEL = "embedded"
 """Model name that stands for the tiny checkpoint which ``server.demo`` builds locally."""
@@ -42,8 +43,18 @@ def _check_api_keys(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     return keys
 
 
-PruningRate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+def _check_host_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is no name of a host; write it in lower case and ASCII, without a port, "
+                "or as *.example.com"
+            )
+    return names
 
+
+PruningRate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+HostNames = Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_check_host_names)]
 ApiKeys = Annotated[tuple[SecretStr, ...], Field(strict=False), AfterValidator(_check_api_keys)]
 
 
@@ -108,6 +119,8 @@ class VideoSettings(_Group):
     """Whether http(s) URLs are fetched. data: URLs always work."""
     allow_private_addresses: bool = False
     """Whether URLs may lead to loopback, private or special addresses and to any port."""
+    allowed_hosts: HostNames = ()
+    """Hosts that URLs may lead to, redirects included, also as *.example.com; none means any."""
     local_directory: str | None = Field(default=None, pattern="^/")
     """Directory below which file: URLs are read; without it they are refused. Absolute."""
     fetch_timeout_seconds: float = Field(default=30.0, gt=0)

@@ -309,3 +309,16 @@ def test_a_wrong_key_is_refused_and_not_shown(
     with pytest.raises(ConfigurationError) as caught:
         load(tmp_path, text, environ)
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["https://x.example", "x.example:80", "*", "*x.example", "X.example", ""]
+)
+def test_a_wrong_name_of_a_host_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"video\.allowed_hosts"):
+        load(tmp_path, yaml.safe_dump({"video": {"allowed_hosts": [name]}}))
+
+
+def test_names_of_hosts_can_be_listed(tmp_path: Path) -> None:
+    hosts = load(tmp_path, "video: {allowed_hosts: [a.example, '*.b.example']}").video.allowed_hosts
+    assert hosts == ("a.example", "*.b.example")

@@ -243,20 +243,6 @@ async def test_private_addresses_look_like_unreachable_ones(host):
     assert blocked == await unreachable_text("http://127.0.0.1:1/")
 
 
-async def test_no_connection_is_made_to_a_private_address():
-    async with serving(answer()) as (url, seen):
-        port = url.rpartition(":")[2]
-        fetcher = Fetcher(VideoSettings())
-        with pytest.raises(InvalidRequest):
-            await fetcher.fetch(url, SizeLimit(1000), param="p")
-        # Past the rule for ports: the rule for addresses is what holds.
-        from server.media.fetch import _CheckedNetwork, _Unreachable
-
-        with pytest.raises(_Unreachable):
-            await _CheckedNetwork(allow_private=False).connect_tcp("localhost", int(port))
-    assert seen == []
-
-
 @pytest.mark.parametrize(
     "url",
     [
