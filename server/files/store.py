@@ -25,8 +25,6 @@ from server.settings import FileSettings
 
 logger = logging.getLogger(__name__)
 
-_SWEEP_SECONDS = 30.0
-
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
@@ -53,14 +51,22 @@ class StoredFile:
 class FileStore:
     """Keeps uploaded files within the quotas of the settings."""
 
-    def __init__(self, settings: FileSettings, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        settings: FileSettings,
+        *,
+        now: Callable[[], float] = time.time,
+        sweep_seconds: float = 30.0,
+    ) -> None:
         """Prepare; nothing is written before ``start``.
 
         Args:
             settings: where, how much and for how long.
             now: the time in Unix seconds.
+            sweep_seconds: how often expired files are deleted; nobody finds them even before.
         """
         self._settings = settings
+        self._sweep_seconds = sweep_seconds
         self._now = now
         self._quota = Quota(settings)
         self._files: dict[str, StoredFile] = {}
@@ -205,7 +211,7 @@ class FileStore:
 
     async def _sweep_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
+            await asyncio.sleep(self._sweep_seconds)
             try:
                 await self.sweep()
             except OSError:

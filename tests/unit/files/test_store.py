@@ -39,8 +39,9 @@ def clock():
 async def make_store(tmp_path, clock):
     stores = []
 
-    async def make(**settings):
-        store = FileStore(FileSettings(directory=str(tmp_path), **settings), now=clock)
+    async def make(*, sweep_seconds=30.0, **settings):
+        chosen = FileSettings(directory=str(tmp_path), **settings)
+        store = FileStore(chosen, now=clock, sweep_seconds=sweep_seconds)
         await store.start()
         stores.append(store)
         return store
@@ -149,6 +150,17 @@ async def test_an_expired_file_is_gone_at_its_second_and_its_bytes_when_swept(
     await store.sweep()
     assert len(on_disk(tmp_path)) == 1
     assert store.num_bytes == len(BODY)
+
+
+@pytest.mark.anyio
+async def test_expired_files_are_swept_by_themselves(make_store, clock, tmp_path):
+    store = await make_store(sweep_seconds=0.01, default_expiry_seconds=100)
+    await uploaded(store)
+    clock.seconds += 101
+    async with asyncio.timeout(5):
+        while on_disk(tmp_path):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert store.num_bytes == 0
 
 
 @pytest.mark.anyio

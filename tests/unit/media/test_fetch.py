@@ -1,6 +1,8 @@
 """Downloads from a server on this machine that does as badly as servers can."""
 
 import asyncio
+import socket
+import threading
 import time
 from contextlib import asynccontextmanager
 
@@ -279,3 +281,36 @@ async def test_nothing_is_left_open():
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
+
+
+async def test_names_that_take_long_to_look_up_hold_nothing_else_up(monkeypatch):
+    answered = threading.Event()
+    started = []
+
+    def look_up(*_, **__):
+        started.append(1)
+        answered.wait(30)
+        raise socket.gaierror(socket.EAI_AGAIN, "slow")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    fetcher = Fetcher(VideoSettings())
+    fetches = [
+        asyncio.create_task(fetcher.fetch("http://slow.example/", SizeLimit(1), param="p"))
+        for _ in range(100)
+    ]
+    try:
+        async with asyncio.timeout(20):
+            while not started:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            # Other work in threads, such as decoding base64, is not in line behind the lookups.
+            assert await asyncio.gather(*(asyncio.to_thread(int, n) for n in "1234")) == [
+                1,
+                2,
+                3,
+                4,
+            ]
+        assert len(started) <= 16
+    finally:
+        answered.set()
+        outcomes = await asyncio.gather(*fetches, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {VideoUnreachable}
