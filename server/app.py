@@ -10,16 +10,16 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from fastapi.middleware import Middleware
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from server.api import chat, health, models
 from server.api.errors import exception_handlers
-from server.api.middleware import BodyLimit, ChatAdmission, RequestLog
+from server.api.middleware import middleware
 from server.api.protocol import FirstByteProtocol
+from server.api.routes import ROUTERS
 from server.conversation import PixelLimits
 from server.engine.base import ChatEngine, VideoTokens
 from server.errors import ConfigurationError, EngineUnavailable
+from server.files.store import FileStore
 from server.media.loader import VideoLoader
 from server.metrics import Metrics
 from server.pipeline import ChatPipeline
@@ -52,12 +52,14 @@ def create_app(
         stop_process: called when the engine can not be started or has died.
     """
     metrics = Metrics(registry)
-    loader = VideoLoader(settings.video, _ServedGeometry(engine))
+    files = FileStore(settings.files)
+    loader = VideoLoader(settings.video, _ServedGeometry(engine), uploads=files)
     supervisor = _Supervisor(engine, stop_process or (lambda error: None))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await loader.start()
+        await files.start()
         supervising = asyncio.create_task(supervisor.run())
         try:
             yield
@@ -67,6 +69,7 @@ def create_app(
             supervising.cancel()
             await asyncio.gather(supervising, return_exceptions=True)
             await loader.stop()
+            await files.stop()
 
     app = FastAPI(
         title="Video chat server",
@@ -74,19 +77,14 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=[
-            Middleware(RequestLog),
-            Middleware(
-                ChatAdmission, metrics=metrics, max_requests=settings.http.max_concurrent_requests
-            ),
-            Middleware(BodyLimit, max_body_bytes=settings.http.max_body_bytes),
-        ],
+        middleware=middleware(settings, metrics),
         exception_handlers=exception_handlers(),
     )
-    for router in (chat.router, models.router, health.router):
+    for router in ROUTERS:
         app.include_router(router)
     app.state.settings = settings
     app.state.engine = engine
+    app.state.files = files
     app.state.metrics = metrics
     app.state.pipeline = ChatPipeline(engine=engine, loader=loader, metrics=metrics)
     app.state.draining = False

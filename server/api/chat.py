@@ -12,7 +12,7 @@ from server.api.middleware import CHAT_PATH, COUNT_PATH
 from server.api.payload import require_json
 from server.api.protocol import first_byte_at
 from server.api.sse import ChunkFeed, EventStream
-from server.api.state import engine_of, is_draining, pipeline_of, settings_of
+from server.api.state import engine_of, is_draining, owner_of, pipeline_of, settings_of
 from server.api.wire import parse_chat_request
 from server.conversation import ChatRequest
 from server.errors import EngineUnavailable
@@ -61,7 +61,7 @@ async def _received(request: Request, watch: Stopwatch) -> ChatRequest:
     facts = engine_of(request).facts
     raw = b"".join([chunk async for chunk in request.stream()])
     watch.end("receive")
-    return parse_chat_request(raw, settings_of(request), facts)
+    return parse_chat_request(raw, settings_of(request), facts, owner=owner_of(request))
 
 
 async def _stream(request: Request, chat: ChatRequest, watch: Stopwatch) -> Response:

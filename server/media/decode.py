@@ -37,11 +37,11 @@ from server.media.timeline import PacketFacts, Span, Timeline
 # No playlist, concat, SDP, RTSP, image or device demuxer: those open other resources.
 _CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv,asf,gif,ivf,"
-    "h264,hevc,vvc,obu,m4v,mpegvideo"
+    "h264,hevc,vvc,obu,m4v,mpegvideo,jpeg_pipe,png_pipe,webp_pipe"
 )
 _CODECS = (
     "h264,hevc,vvc,vp8,vp9,libdav1d,av1,mpeg1video,mpeg2video,mpeg4,msmpeg4v1,msmpeg4v2,msmpeg4,"
-    "h263,flv,wmv1,wmv2,wmv3,vc1,theora,mjpeg,prores,dnxhd,ffv1,gif"
+    "h263,flv,wmv1,wmv2,wmv3,vc1,theora,mjpeg,prores,dnxhd,ffv1,gif,png,webp"
 )
 _WITHOUT_PRESENTATION_TIMES = frozenset({"avi", "h264", "hevc", "vvc", "obu", "m4v", "mpegvideo"})
 """They number packets in decode order, which is wrong where there are B-frames, or not at all."""

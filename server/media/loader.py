@@ -9,6 +9,7 @@ import numpy as np
 
 from server.conversation import VideoRequest
 from server.errors import RequestError
+from server.files.store import FileStore
 from server.media.clip import FramePlan, VideoClip, VideoFacts
 from server.media.planning import ClipPlan, ClipPlanner, FrameGeometry
 from server.media.source import SourceReader
@@ -31,6 +32,7 @@ class VideoLoader:
         geometry: FrameGeometry,
         *,
         pool: DecoderPool | None = None,
+        uploads: FileStore | None = None,
     ) -> None:
         """Prepare; no process runs before ``start``.
 
@@ -38,9 +40,10 @@ class VideoLoader:
             settings: limits.
             geometry: the frame sizes of the served model.
             pool: decoder processes; by default a pool of its own.
+            uploads: where uploaded files are; without it there are none.
         """
         self._planner = ClipPlanner(settings, geometry)
-        self._reader = SourceReader(settings)
+        self._reader = SourceReader(settings, uploads=uploads)
         self._pool = DecoderPool(settings) if pool is None else pool
 
     async def start(self) -> None:
@@ -52,13 +55,13 @@ class VideoLoader:
         await self._pool.stop()
 
     async def fetch(self, video: VideoRequest) -> bytes:
-        """Returns the encoded video that the request's URL stands for.
+        """Returns the encoded video that the request points to.
 
         Raises:
             InvalidRequest, RequestTooLarge, VideoUnreachable: it can not be had.
         """
         with _naming(video):
-            return await self._reader.read(video.url, param=video.param)
+            return await self._reader.read(video.source, param=video.param)
 
     async def plan(
         self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None

@@ -10,7 +10,7 @@ class SourceFile:
     It has no ``name`` on purpose: FFmpeg would take it for a URL and probe by its extension.
     """
 
-    def __init__(self, data: bytes | mmap) -> None:
+    def __init__(self, data: bytes | mmap | memoryview) -> None:
         self._data = memoryview(data)
         self._position = 0
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from server.conversation import PixelLimits, SamplingWish, VideoRequest
+from server.conversation import PixelLimits, SamplingWish, UrlSource, VideoRequest
 from server.errors import ContextLengthExceeded
 from server.media.clip import FramePlan, VideoFacts
 from server.media.planning import ClipPlan
@@ -16,7 +16,7 @@ FACTS = VideoFacts("mp4", "h264", 64, 64, 0, (0.0,), 8.0)
 
 
 def video(index):
-    return VideoRequest("data:,", f"messages[{index}]", SamplingWish(), 0.0, "evs")
+    return VideoRequest(UrlSource("data:,"), f"messages[{index}]", SamplingWish(), 0.0, "evs")
 
 
 def check(fit, index, num_frames, span_seconds=8.0, rate=0.0):

@@ -14,7 +14,7 @@ from server.api.dialects import HINT_FIELDS, IDLE_FIELDS, REQUEST_FIELDS
 from server.api.fields import IGNORED_FIELDS, KNOWN_FIELDS, REFUSED_FIELDS
 from server.api.options import FORWARDED_FIELDS
 from server.api.wire import parse_chat_request
-from server.conversation import ChatRequest, PixelLimits, SamplingWish, TokenBudget
+from server.conversation import ChatRequest, PixelLimits, SamplingWish, TokenBudget, UrlSource
 from server.errors import InvalidRequest, ModelNotFound
 from server.evs.arithmetic import METHODS
 from server.settings import PruningSettings, Settings, VideoSettings
@@ -358,7 +358,7 @@ def test_messages_are_rebuilt_for_every_role() -> None:
     expected = json.loads(json.dumps(messages))
     expected[2]["content"][1] = {"type": "video_url", "video_url": {"url": "clip:0"}}
     assert request.body["messages"] == expected
-    assert [v.url for v in request.videos] == [URL]
+    assert [v.source for v in request.videos] == [UrlSource(URL)]
 
 
 def test_assistant_message_of_a_response_may_be_sent_back_whole() -> None:
@@ -431,11 +431,11 @@ def test_malformed_messages_are_refused_with_their_path(messages: Any, param: st
     assert refused({"messages": messages}).param == param
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video", "input_video"])
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "image", ["video"], None])
 def test_other_content_parts_are_refused_with_what_is_taken(kind: str) -> None:
-    error = refused(chat({"type": kind, kind: {"url": "x"}}))
+    error = refused(chat({"type": kind, "image_url": {"url": "x"}}))
     assert (error.param, error.code) == ("messages[0].content[0].type", "unsupported_content_part")
-    assert "text and video_url" in str(error)
+    assert "text, video_url, video, input_video and file" in str(error)
 
 
 def test_twenty_thousand_wrong_messages_cost_one_short_error() -> None:
@@ -545,7 +545,7 @@ def test_video_part_has_a_nested_and_a_flat_form(part: dict[str, Any], param: st
     request = parsed(chat(part, ASK))
 
     (found,) = request.videos
-    assert (found.url, found.param) == (URL, param)
+    assert (found.source, found.param) == (UrlSource(URL), param)
     assert (found.sampling, found.pruning_rate) == (SamplingWish(), 0.0)
     assert found.pruning_method == "evs"
     assert URL not in json.dumps(request.body)
@@ -559,7 +559,8 @@ def test_videos_are_numbered_through_all_messages() -> None:
     ]
     request = parsed({"messages": messages})
 
-    assert [v.url for v in request.videos] == [URL, "https://x/2", "https://x/3"]
+    urls = [URL, "https://x/2", "https://x/3"]
+    assert [v.source for v in request.videos] == [UrlSource(url) for url in urls]
     contents = [m["content"] for m in request.body["messages"]]
     assert contents[0][2]["video_url"] == {"url": "clip:1"}
     assert contents[2][0]["video_url"] == {"url": "clip:2"}
@@ -576,9 +577,8 @@ def test_videos_are_numbered_through_all_messages() -> None:
         (video({"url": ""}), "messages[0].content[0].video_url.url"),
         (video({"url": [URL]}), "messages[0].content[0].video_url.url"),
         (video({"details": "low"}), "messages[0].content[0].video_url.details"),
-        (video(uuid="1"), "messages[0].content[0].uuid"),
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_malformed_video_parts_are_refused(part: dict[str, Any], param: str) -> None:
     assert refused(chat(part)).param == param

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from server.conversation import SamplingWish, VideoRequest
+from server.conversation import SamplingWish, UrlSource, VideoRequest
 from server.errors import ContextLengthExceeded, InvalidRequest, InvalidVideo
 from server.media.loader import VideoLoader
 from server.settings import VideoSettings
@@ -47,7 +47,9 @@ def loader(make_pool):
 def request(url="data:,", *, hint_params=None, **wish):
     params = hint_params or {}
     sampling = SamplingWish(**wish)
-    return VideoRequest(url, "messages[1].video", sampling, 0.5, "evs", hint_params=params)
+    return VideoRequest(
+        UrlSource(url), "messages[1].video", sampling, 0.5, "evs", hint_params=params
+    )
 
 
 async def test_a_data_url_becomes_a_clip(loader, source):

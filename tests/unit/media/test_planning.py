@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.conversation import PixelLimits, SamplingWish, TokenBudget, VideoRequest
+from server.conversation import PixelLimits, SamplingWish, TokenBudget, UrlSource, VideoRequest
 from server.engine.base import VideoTokens
 from server.errors import InvalidRequest
 from server.evs.arithmetic import retained_tokens
@@ -44,7 +44,9 @@ class SharedTiles(Tiles):
 
 
 def video(pixels=PixelLimits(), **wish):  # noqa: B008  # frozen
-    return VideoRequest("data:,", "messages[0]", SamplingWish(**wish), 0.0, "evs", pixels)
+    return VideoRequest(
+        UrlSource("data:,"), "messages[0]", SamplingWish(**wish), 0.0, "evs", pixels
+    )
 
 
 def planned(request, geometry=None, **settings):

@@ -16,7 +16,7 @@ ROWS = list(csv.DictReader(LINES, delimiter="\t"))
 REFUSED = {
     "apng_slide_4s_2f.png": ("unsupported_container", "PNG is a picture format"),
     "audio_flac_png_cover.flac": ("unsupported_container", "music with a cover"),
-    "webp_16000x9000_still.webp": ("unsupported_container", "WebP is a picture format"),
+    "webp_16000x9000_still.webp": ("video_decode_failed", "a picture beyond the limit"),
     "audio_only_aac.mp4": ("no_video_stream", "sound only"),
     "zero_streams_262B.mp4": ("no_video_stream", "no stream at all"),
     "av1_dovi_no_decoder.mp4": ("unsupported_codec", "FFmpeg has no decoder for dav1"),
