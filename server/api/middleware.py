@@ -1,4 +1,4 @@
-"""Around every request, outermost first: ``RequestLog``, ``ChatAdmission``, ``BodyLimit``.
+"""Around every request: ``RequestLog``, ``ApiKeyGate``, ``ChatAdmission``, ``BodyLimit``.
 
 Pure ASGI, so that nothing buffers a stream or hides that the client has hung up.
 """
@@ -10,18 +10,26 @@ import secrets
 import time
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.disconnect import stopped
 from server.api.errors import error_outcome, error_response, log_fault
+from server.api.keys import ApiKeyGate
 from server.api.state import note_outcome, noted_outcome
 from server.errors import Overloaded, RequestTooLarge
 from server.logs import request_id_bound
 from server.metrics import Metrics, Outcome
+from server.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 CHAT_PATH = "/v1/chat/completions"
+COUNT_PATH = f"{CHAT_PATH}/input_tokens"
+"""Fetches and probes videos as a chat request does, so it is admitted as one."""
+FILES_PATH = "/v1/files"
+FORM_BYTES = 65_536
+"""What the form around an uploaded file may have."""
 REQUEST_ID_HEADER = "x-request-id"
 
 _CLIENT_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -29,6 +37,21 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 # Asked every few seconds by machines; they would bury the requests of people.
 _PROBES = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 _DRAIN_SECONDS = 2.0
+
+
+def middleware(settings: Settings, metrics: Metrics) -> list[Middleware]:
+    """Returns what goes around every request, outermost first."""
+    http = settings.http
+    return [
+        Middleware(RequestLog),
+        Middleware(ApiKeyGate, keys=http.api_keys),
+        Middleware(ChatAdmission, metrics=metrics, max_requests=http.max_concurrent_requests),
+        Middleware(
+            BodyLimit,
+            max_body_bytes=http.max_body_bytes,
+            max_upload_bytes=settings.files.max_file_bytes + FORM_BYTES,
+        ),
+    ]
 
 
 class RequestLog:
@@ -139,17 +162,26 @@ class ChatAdmission:
 class BodyLimit:
     """Answers 413 to a body above the limit, whether or not it says its length."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, max_upload_bytes: int) -> None:
+        """Prepare.
+
+        Args:
+            app: what is inside.
+            max_body_bytes: limit for everything but uploads.
+            max_upload_bytes: limit for the form that brings a file.
+        """
         self.app = app
         self._max_body_bytes = max_body_bytes
+        self._max_upload_bytes = max_upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or answer 413."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = _LimitedExchange(receive, send, self._max_body_bytes)
-        if _declared_bytes(scope) > self._max_body_bytes:
+        max_bytes = self._max_upload_bytes if _is_upload(scope) else self._max_body_bytes
+        exchange = _LimitedExchange(receive, send, max_bytes)
+        if declared_bytes(Headers(scope=scope)) > max_bytes:
             error = exchange.refusal()
             note_outcome(scope, error_outcome(error))
             await error_response(error)(scope, exchange.receive, exchange.send)
@@ -172,7 +204,7 @@ class _LimitedExchange:
         self._refused = True
         return RequestTooLarge(
             f"The request body is larger than {self._max_body_bytes} bytes. Send a shorter or "
-            "smaller video, or an http(s) URL instead of a data: URL."
+            "smaller video, or in a chat an http(s) URL instead of a data: URL."
         )
 
     async def receive(self) -> Message:
@@ -217,14 +249,20 @@ def _request_id(scope: Scope) -> str:
     return given if _CLIENT_REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(16)}"
 
 
-def _declared_bytes(scope: Scope) -> int:
+def declared_bytes(headers: Headers) -> int:
     """Returns what Content-Length says; 0 if it says nothing or nonsense."""
-    declared = Headers(scope=scope).get("content-length", "")
+    declared = headers.get("content-length", "")
     return int(declared) if declared.isdecimal() and len(declared) < 20 else 0
 
 
 def _is_chat(scope: Scope) -> bool:
-    return (scope["type"], scope.get("method"), scope.get("path")) == ("http", "POST", CHAT_PATH)
+    if (scope["type"], scope.get("method")) != ("http", "POST"):
+        return False
+    return scope.get("path") in (CHAT_PATH, COUNT_PATH)
+
+
+def _is_upload(scope: Scope) -> bool:
+    return (scope["method"], scope["path"]) == ("POST", FILES_PATH)
 
 
 def _outcome_of_status(status: int | None) -> Outcome:

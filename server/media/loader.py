@@ -4,31 +4,20 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 
 from server.conversation import VideoRequest
 from server.errors import RequestError
+from server.files.store import FileStore
 from server.media.clip import FramePlan, VideoClip, VideoFacts
-from server.media.sampling import Sampling, plan_frames
+from server.media.planning import ClipPlan, ClipPlanner, FrameGeometry
 from server.media.source import SourceReader
 from server.media.workers import DecoderPool
 from server.settings import VideoSettings
 
-PlanHook = Callable[[VideoFacts, FramePlan], None]
+PlanHook = Callable[[VideoFacts, ClipPlan], None]
 """Called before any frame is decoded; raises a ``RequestError`` to refuse the plan."""
-
-
-class FrameGeometry(Protocol):
-    """How the served model sees frames; the engine's ``VideoGeometry`` is one."""
-
-    @property
-    def temporal_patch_size(self) -> int:
-        """Frames that become one step in time."""
-
-    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
-        """Returns (width, height) to which the model's own processor would resize a frame."""
 
 
 _SLOW_HASH_BYTES = 1_000_000
@@ -43,6 +32,7 @@ class VideoLoader:
         geometry: FrameGeometry,
         *,
         pool: DecoderPool | None = None,
+        uploads: FileStore | None = None,
     ) -> None:
         """Prepare; no process runs before ``start``.
 
@@ -50,10 +40,10 @@ class VideoLoader:
             settings: limits.
             geometry: the frame sizes of the served model.
             pool: decoder processes; by default a pool of its own.
+            uploads: where uploaded files are; without it there are none.
         """
-        self._settings = settings
-        self._geometry = geometry
-        self._reader = SourceReader(settings)
+        self._planner = ClipPlanner(settings, geometry)
+        self._reader = SourceReader(settings, uploads=uploads)
         self._pool = DecoderPool(settings) if pool is None else pool
 
     async def start(self) -> None:
@@ -65,13 +55,28 @@ class VideoLoader:
         await self._pool.stop()
 
     async def fetch(self, video: VideoRequest) -> bytes:
-        """Returns the encoded video that the request's URL stands for.
+        """Returns the encoded video that the request points to.
 
         Raises:
             InvalidRequest, RequestTooLarge, VideoUnreachable: it can not be had.
         """
         with _naming(video):
-            return await self._reader.read(video.url, param=video.param)
+            return await self._reader.read(video.source, param=video.param)
+
+    async def plan(
+        self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
+    ) -> tuple[VideoFacts, ClipPlan]:
+        """Returns what ``decode`` would decode, without decoding it.
+
+        Arguments and errors as for ``decode``.
+        """
+        with _naming(video):
+            async with self._pool.open(source) as decoder:
+                facts = await decoder.probe()
+            plan = self._planner.plan(facts, video)
+            if on_plan is not None:
+                on_plan(facts, plan)
+        return facts, plan
 
     async def decode(
         self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
@@ -90,38 +95,24 @@ class VideoLoader:
         with _naming(video):
             async with self._pool.open(source) as decoder:
                 facts = await decoder.probe()
-                sampling = self._sample(facts, video)
-                plan = self._plan(facts, sampling)
+                plan = self._planner.plan(facts, video)
                 if on_plan is not None:
                     on_plan(facts, plan)
                 digest = asyncio.create_task(_digest(source))
                 try:
-                    decoded = await decoder.decode(plan)
+                    decoded = await decoder.decode(plan.frames)
                     source_digest = await digest
                 finally:
                     digest.cancel()
-        timestamps = tuple(facts.frame_times_seconds[index] for index in plan.frame_indices)
+        indices, span_seconds = plan.frames.frame_indices, plan.sampling.span_seconds
+        timestamps = tuple(facts.frame_times_seconds[index] for index in indices)
         return VideoClip(
             frames=decoded.frames,
             timestamps_seconds=timestamps,
-            duration_seconds=sampling.span_seconds,
-            content_key=_content_key(source_digest, plan, timestamps, sampling.span_seconds),
+            duration_seconds=span_seconds,
+            content_key=_content_key(source_digest, plan.frames, timestamps, span_seconds),
             num_frames_replaced=decoded.num_replaced,
         )
-
-    def _sample(self, facts: VideoFacts, video: VideoRequest) -> Sampling:
-        return plan_frames(
-            facts,
-            video.sampling,
-            self._settings,
-            temporal_patch_size=self._geometry.temporal_patch_size,
-        )
-
-    def _plan(self, facts: VideoFacts, sampling: Sampling) -> FramePlan:
-        width, height = self._geometry.frame_size(
-            width=facts.width, height=facts.height, num_frames=len(sampling.frame_indices)
-        )
-        return FramePlan(sampling.frame_indices, width, height)
 
 
 @contextmanager
@@ -130,7 +121,7 @@ def _naming(video: VideoRequest) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        error.param = error.param or video.param
+        error.param = video.param_of(error.param)
         raise
 
 
