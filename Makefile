@@ -76,9 +76,13 @@ test-e2e: setup  ## the tests with the real engine
 test-evs: setup  ## what must hold under pruning, for every model family: a matrix, half an hour
 	$(BIN)/python -m tests.evs.matrix $(if $(UNPATCHED),--unpatched)
 
-.PHONY: bench-decode
-bench-decode: setup  ## what pruning costs a decode step, against an engine without
+.PHONY: bench-step
+bench-step: setup  ## what pruning costs a decode step, against an engine without
 	$(BIN)/python -m tests.benchmarks.decode_step
+
+.PHONY: bench-decode
+bench-decode: setup  ## decoding videos, against vLLM's own loaders; half an hour
+	$(BIN)/python -m tests.benchmarks.video_decode
 
 .PHONY: check
 check: lint type contracts  ## lint, types, import contracts

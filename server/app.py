@@ -10,16 +10,16 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from fastapi.middleware import Middleware
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from server.api import chat, health, models
-from server.api.bodies import BodyLimit
 from server.api.errors import exception_handlers
-from server.api.middleware import ChatAdmission, RequestLog
+from server.api.layers import middleware
 from server.api.protocol import FirstByteProtocol
-from server.engine.base import ChatEngine
+from server.api.routes import ROUTERS
+from server.conversation import PixelLimits
+from server.engine.base import ChatEngine, VideoTokens
 from server.errors import ConfigurationError, EngineUnavailable
+from server.files.store import FileStore
 from server.media.loader import VideoLoader
 from server.metrics import Metrics
 from server.pipeline import ChatPipeline
@@ -52,12 +52,14 @@ def create_app(
         stop_process: called when the engine can not be started or has died.
     """
     metrics = Metrics(registry)
-    loader = VideoLoader(settings.video, _ServedGeometry(engine), metrics=metrics)
+    files = FileStore(settings.files)
+    loader = VideoLoader(settings.video, _ServedGeometry(engine), uploads=files, metrics=metrics)
     supervisor = _Supervisor(engine, stop_process or (lambda error: None))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await loader.start()
+        await files.start()
         supervising = asyncio.create_task(supervisor.run())
         try:
             yield
@@ -67,6 +69,7 @@ def create_app(
             supervising.cancel()
             await asyncio.gather(supervising, return_exceptions=True)
             await loader.stop()
+            await files.stop()
 
     app = FastAPI(
         title="Video chat server",
@@ -74,27 +77,14 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=[
-            Middleware(RequestLog),
-            Middleware(
-                ChatAdmission,
-                metrics=metrics,
-                max_requests=settings.http.max_concurrent_requests,
-                is_full_for=loader.is_full_for,
-            ),
-            Middleware(
-                BodyLimit,
-                max_body_bytes=settings.http.max_body_bytes,
-                max_bodies_bytes=settings.http.max_bodies_bytes,
-                timeout_seconds=settings.http.body_timeout_seconds,
-            ),
-        ],
+        middleware=middleware(settings, metrics, is_full_for=loader.is_full_for),
         exception_handlers=exception_handlers(),
     )
-    for router in (chat.router, models.router, health.router):
+    for router in ROUTERS:
         app.include_router(router)
     app.state.settings = settings
     app.state.engine = engine
+    app.state.files = files
     app.state.metrics = metrics
     app.state.pipeline = ChatPipeline(engine=engine, loader=loader, metrics=metrics)
     app.state.draining = False
@@ -208,10 +198,24 @@ class _ServedGeometry:
         """Frames that become one step in time."""
         return self._engine.facts.geometry.temporal_patch_size
 
-    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
+    def frame_size(
+        self, *, width: int, height: int, num_frames: int, limits: PixelLimits
+    ) -> tuple[int, int]:
         """Returns (width, height) to which the model resizes a frame."""
         geometry = self._engine.facts.geometry
-        return geometry.frame_size(width=width, height=height, num_frames=num_frames)
+        return geometry.frame_size(width=width, height=height, num_frames=num_frames, limits=limits)
+
+    def video_tokens(
+        self, *, width: int, height: int, num_frames: int, pruning_rate: float, pruning_method: str
+    ) -> VideoTokens:
+        """Returns the token counts of a clip whose frames have the model's size."""
+        return self._engine.facts.geometry.video_tokens(
+            width=width,
+            height=height,
+            num_frames=num_frames,
+            pruning_rate=pruning_rate,
+            pruning_method=pruning_method,
+        )
 
 
 class _Supervisor:

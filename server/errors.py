@@ -6,12 +6,17 @@
     ├── ConfigurationError          the operator can fix it; stops the start
     ├── RequestError                the client can fix it; carries param and code
     │   ├── InvalidRequest          a field is missing, unknown, malformed or contradictory
+    │   ├── Unauthenticated         the API key is missing or not one of this server's
     │   ├── ModelNotFound           the model named is not served here
     │   ├── RequestTimeout          the body arrives too slowly
+    │   ├── UploadNotFound          no uploaded file of this client has that id
+    │   ├── FilesUnavailable        this server keeps no uploaded files
     │   ├── RequestTooLarge         the body or a video exceeds a byte limit
+    │   ├── FileQuotaExceeded       a client's uploaded files would have too many bytes
     │   ├── InvalidVideo            the bytes arrived but no usable video is in them
     │   ├── VideoUnreachable        a video URL could not be retrieved (one text for every cause)
     │   └── ContextLengthExceeded   prompt and video tokens do not fit the model
+    ├── StorageFull                 there is no room for more uploaded files
     ├── Overloaded                  a bounded queue is full; retry later
     ├── EngineUnavailable           the engine is loading, stopping or dead
     └── InternalFault               a bug of ours; the details are in the log
@@ -49,6 +54,18 @@ class InvalidRequest(RequestError):
     code = "invalid_value"
 
 
+class Unauthenticated(RequestError):
+    """The request has no API key, or one that is not valid here; one text for both."""
+
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server needs an API key, and the request has none that is valid. Send "
+            "Authorization: Bearer, a space and the key."
+        )
+
+
 class ModelNotFound(RequestError):
     """The request names a model that is not served here."""
 
@@ -61,10 +78,38 @@ class RequestTimeout(RequestError):
     code = "request_timeout"
 
 
+class UploadNotFound(RequestError):
+    """No uploaded file of this client has that id; one text for those that others have."""
+
+    code = "file_not_found"
+
+    def __init__(self, *, param: str | None = None) -> None:
+        super().__init__(
+            "There is no such file, or it has expired. Upload it with POST /v1/files.", param=param
+        )
+
+
+class FilesUnavailable(RequestError):
+    """This server keeps no uploaded files."""
+
+    code = "files_unavailable"
+
+    def __init__(self, *, param: str | None = None) -> None:
+        super().__init__(
+            "This server keeps no uploaded files. Send the video as a data: URL.", param=param
+        )
+
+
 class RequestTooLarge(RequestError):
     """The request body, or one video in it, exceeds a byte limit."""
 
     code = "request_too_large"
+
+
+class FileQuotaExceeded(RequestError):
+    """A client's uploaded files would have more bytes than one client may keep."""
+
+    code = "file_quota_exceeded"
 
 
 class InvalidVideo(RequestError):
@@ -86,6 +131,10 @@ class ContextLengthExceeded(RequestError):
     """Prompt and video tokens do not fit into the model's context."""
 
     code = "context_length_exceeded"
+
+
+class StorageFull(VideoChatError):
+    """There is no room for more uploaded files, by the server's limits or on its disk."""
 
 
 class Overloaded(VideoChatError):

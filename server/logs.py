@@ -56,6 +56,8 @@ def configure_logging(settings: LogSettings) -> None:
                 # They log whole URLs, with the queries in which signatures and tokens travel.
                 "httpx": {"level": "WARNING"},
                 "httpcore": {"level": "WARNING"},
+                # It warns of every malformed form, which the answer names already.
+                "python_multipart": {"level": "ERROR"},
             },
         }
     )

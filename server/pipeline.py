@@ -6,9 +6,9 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from server.conversation import ChatRequest, VideoRequest
@@ -16,15 +16,16 @@ from server.engine.base import (
     ChatEngine,
     EngineTrace,
     JsonObject,
-    ModelFacts,
     PreparedVideo,
     VideoTokens,
 )
-from server.errors import ContextLengthExceeded, EngineUnavailable
-from server.media.clip import FramePlan, VideoClip, VideoFacts
+from server.errors import EngineUnavailable
+from server.media.clip import VideoClip, VideoFacts
 from server.media.loader import PlanHook, VideoLoader
+from server.media.planning import ClipPlan
 from server.metrics import Metrics
 from server.timing import Stopwatch
+from server.videos import VideoFit, require_room, stand_in, video_report
 
 _T = TypeVar("_T")
 
@@ -37,6 +38,8 @@ class _Run:
     watch: Stopwatch
     trace: EngineTrace
     videos: Sequence[PreparedVideo] = ()
+    plans: Mapping[int, ClipPlan] = field(default_factory=dict)
+    """By the index of the video."""
 
 
 class ChatPipeline:
@@ -80,6 +83,34 @@ class ChatPipeline:
         self._first_token(run, run.trace.first_token_at)
         return self._finished(run, answer)
 
+    async def count(self, request: ChatRequest) -> JsonObject:
+        """Returns what a request would cost in tokens. No frame is decoded, nothing is generated.
+
+        Raises:
+            RequestError: what ``complete`` would raise before the answer begins.
+        """
+        model, videos, trace = self._engine.facts, request.videos, EngineTrace()
+        fit = VideoFit(model, videos)
+        with self._expirable():
+            sources = await _all(self._fetch(video) for video in videos)
+            planned = await _all(
+                self._plan(source, video, fit.checker_of(index))
+                for index, (source, video) in enumerate(zip(sources, videos, strict=True))
+            )
+            stand_ins = [
+                stand_in(model.geometry, facts, plan, video)
+                for (facts, plan), video in zip(planned, videos, strict=True)
+            ]
+            rendered = await self._engine.prompt_tokens(request.body, stand_ins, trace)
+        tokens = [fit.tokens_of(index) for index in range(len(videos))]
+        total = rendered - sum(trace.video_tokens_after) + sum(count.after for count in tokens)
+        require_room(total, model)
+        reports = [
+            video_report(plan, video, count, supports_pruning=model.supports_pruning)
+            for (_, plan), video, count in zip(planned, videos, tokens, strict=True)
+        ]
+        return {"object": "response.input_tokens", "input_tokens": total, "videos": reports}
+
     async def stream(
         self, request: ChatRequest, watch: Stopwatch
     ) -> AsyncGenerator[JsonObject, None]:
@@ -116,20 +147,27 @@ class ChatPipeline:
         videos = run.request.videos
         sources = await _all(self._fetch(video) for video in videos)
         run.watch.end("fetch")
-        budget = _TokenBudget(self._engine.facts, videos)
+        fit = VideoFit(self._engine.facts, videos)
         clips = await _all(
-            self._decode(source, video, budget.checker_of(index))
+            self._decode(source, video, fit.checker_of(index))
             for index, (source, video) in enumerate(zip(sources, videos, strict=True))
         )
         run.watch.end("decode")
+        run.plans = fit.plans
         run.videos = [
-            PreparedVideo(clip, video.pruning_rate, video.pruning_method)
-            for clip, video in zip(clips, videos, strict=True)
+            PreparedVideo(clip, fit.plans[index].pruning_rate, video.pruning_method)
+            for index, (clip, video) in enumerate(zip(clips, videos, strict=True))
         ]
 
     async def _fetch(self, video: VideoRequest) -> bytes:
         with self._metrics.video(is_complete=False):
             return await self._loader.fetch(video)
+
+    async def _plan(
+        self, source: bytes, video: VideoRequest, on_plan: PlanHook
+    ) -> tuple[VideoFacts, ClipPlan]:
+        with self._metrics.video(is_complete=False):
+            return await self._loader.plan(source, video, on_plan=on_plan)
 
     async def _decode(self, source: bytes, video: VideoRequest, on_plan: PlanHook) -> VideoClip:
         with self._metrics.video(), self._metrics.decode():
@@ -173,22 +211,14 @@ class ChatPipeline:
         return answer
 
     def _video_report(self, run: _Run, index: int) -> JsonObject:
-        video, clip = run.videos[index], run.videos[index].clip
-        supports_pruning = self._engine.facts.supports_pruning
-        planned = self._video_tokens(video)
         # The rendered prompt is the truth about what the model was given.
-        tokens = VideoTokens(before=planned.before, after=run.trace.video_tokens_after[index])
-        return {
-            "frames_sampled": clip.num_frames,
-            "width": clip.frames.shape[2],
-            "height": clip.frames.shape[1],
-            "span_seconds": round(clip.duration_seconds, 3),
-            "tokens_before": tokens.before,
-            "tokens_after": tokens.after,
-            "pruning_method": video.pruning_method if supports_pruning else None,
-            "pruning_rate": video.pruning_rate,
-            "effective_pruning_rate": round(tokens.effective_rate, 4),
-        }
+        after = run.trace.video_tokens_after[index]
+        return video_report(
+            run.plans[index],
+            run.request.videos[index],
+            VideoTokens(before=self._video_tokens(run.videos[index]).before, after=after),
+            supports_pruning=self._engine.facts.supports_pruning,
+        )
 
     def _video_tokens(self, video: PreparedVideo) -> VideoTokens:
         _, height, width, _ = video.clip.frames.shape
@@ -199,66 +229,6 @@ class ChatPipeline:
             pruning_rate=video.pruning_rate,
             pruning_method=video.pruning_method,
         )
-
-
-class _TokenBudget:
-    """Refuses a request whose videos can not fit the model, before a frame is decoded."""
-
-    def __init__(self, model: ModelFacts, videos: Sequence[VideoRequest]) -> None:
-        self._model = model
-        self._videos = videos
-        self._planned_tokens: dict[int, int] = {}
-        self._seconds: dict[int, float] = {}
-
-    def checker_of(self, index: int) -> PlanHook:
-        """Returns the hook that the loader calls with the plan of video ``index``."""
-        video = self._videos[index]
-
-        def check(facts: VideoFacts, plan: FramePlan) -> None:
-            tokens = self._model.geometry.video_tokens(
-                width=plan.width,
-                height=plan.height,
-                num_frames=plan.num_frames,
-                pruning_rate=video.pruning_rate,
-                pruning_method=video.pruning_method,
-            ).after
-            self._planned_tokens[index] = tokens
-            self._seconds[index] = facts.duration_seconds
-            self._check_seconds(facts, video)
-            total = sum(self._planned_tokens.values())
-            # Some models put text between the video tokens, which only vLLM counts: what is
-            # refused here has too many without it.
-            if tokens > self._model.max_video_tokens:
-                excess = (
-                    f"has {tokens} video tokens; this server takes "
-                    f"{self._model.max_video_tokens} a video"
-                )
-            elif total >= self._model.max_model_len:
-                excess = (
-                    f"brings the prompt to {total} video tokens; the model takes "
-                    f"{self._model.max_model_len} tokens in all"
-                )
-            else:
-                return
-            raise ContextLengthExceeded(
-                f"The video of {facts.duration_seconds:.1f} s, sampled at {plan.num_frames} "
-                f"frames, {excess}. Ask for fewer frames (fps, num_frames) or a higher "
-                "video_pruning_rate.",
-                param=video.param,
-            )
-
-        return check
-
-    def _check_seconds(self, facts: VideoFacts, video: VideoRequest) -> None:
-        """Refuse videos that span more time than the model can tell apart, however few frames."""
-        seconds = sum(self._seconds.values())
-        if seconds > self._model.max_video_seconds:
-            raise ContextLengthExceeded(
-                f"The video of {facts.duration_seconds:.1f} s brings the request to {seconds:.1f} "
-                f"s of video; the model takes {self._model.max_video_seconds:.0f} s in all. Send a "
-                "shorter one.",
-                param=video.param,
-            )
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:

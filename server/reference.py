@@ -100,6 +100,8 @@ def _group(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def _kind(field: FieldInfo) -> str:
+    if get_origin(field.annotation) is tuple:
+        return "list of texts"
     if get_origin(field.annotation) is Literal:
         return "one of " + ", ".join(get_args(field.annotation))
     words: dict[Any, str] = {bool: "true or false", int: "integer", float: "number", str: "text"}
@@ -124,4 +126,6 @@ def _bounds(field: FieldInfo) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, Mapping) and not value:
         return "{}"
+    if isinstance(value, tuple):
+        value = list(value)
     return yaml.safe_dump(value).removesuffix("...\n").strip()

@@ -7,23 +7,55 @@ which ``docs/settings.md`` and the error messages use. Unknown keys and wrong va
 import difflib
 import json
 import os
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from server.errors import ConfigurationError
 
 ENV_PREFIX = "VIDEO_CHAT_"
+_HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?")
+_HEADER_TOKEN = re.compile(r"[!-~]{8,}")
 EMBEDDED_MODEL = "embedded"
 """Model name that stands for the tiny checkpoint which ``server.demo`` builds locally."""
 
+
+def _check_api_keys(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    for key in keys:
+        if not _HEADER_TOKEN.fullmatch(key.get_secret_value()):
+            raise ValueError("a key must have 8 or more visible ASCII characters, and no space")
+    return keys
+
+
+def _check_host_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is no name of a host; write it in lower case and ASCII, without a port, "
+                "or as *.example.com"
+            )
+    return names
+
+
 PruningRate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+HostNames = Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_check_host_names)]
+ApiKeys = Annotated[tuple[SecretStr, ...], Field(strict=False), AfterValidator(_check_api_keys)]
 
 
 def _require_order(low_name: str, low: float, high_name: str, high: float) -> None:
@@ -48,6 +80,8 @@ class HttpSettings(_Group):
     """Address to bind. 0.0.0.0 listens on every interface."""
     port: int = Field(default=8000, ge=0, le=65535)
     """TCP port to bind; 0 lets the system choose one."""
+    api_keys: ApiKeys = ()
+    """Keys of which a request must have one, in Authorization: Bearer; none means open to all."""
     max_body_bytes: int = Field(default=140_000_000, ge=1)
     """Largest request body accepted; base64 makes a video a third larger. Above it: 413."""
     max_bodies_bytes: int = Field(default=1_000_000_000, ge=1)
@@ -81,10 +115,19 @@ class VideoSettings(_Group):
     """Fewest frames sampled at a rate, where there are as many; num_frames may ask for fewer."""
     max_frames: int = Field(default=256, ge=1)
     """Most frames sampled from one video, whatever the request asks for."""
+    max_model_pixels_per_frame: int | None = Field(default=None, ge=1)
+    """Most pixels (width x height) of a frame as the model gets it, as far as the model allows so
+    few; null leaves it to the model. More is clamped to it."""
+    max_model_pixels_per_video: int | None = Field(default=None, ge=1)
+    """The same for all frames of a video together."""
     max_videos: int = Field(default=4, ge=1)
     """Videos in one request. Above it: 400."""
     max_video_bytes: int = Field(default=100_000_000, ge=1)
     """Largest encoded video. Above it: 413."""
+    max_list_frames: int = Field(default=1024, ge=1)
+    """Frames in a video that is sent as a list of pictures. Above it: 400."""
+    max_picture_bytes: int = Field(default=20_000_000, ge=1)
+    """Largest picture in such a list, all of which together are a video. Above it: 413."""
     max_pixels_per_frame: int = Field(default=16_777_216, ge=1)
     """Largest picture (width x height) that is decoded. Above it: 400."""
     max_source_frames: int = Field(default=108_000, ge=1)
@@ -93,6 +136,10 @@ class VideoSettings(_Group):
     """Whether http(s) URLs are fetched. data: URLs always work."""
     allow_private_addresses: bool = False
     """Whether URLs may lead to loopback, private or special addresses and to any port."""
+    allowed_hosts: HostNames = ()
+    """Hosts that URLs may lead to, redirects included, also as *.example.com; none means any."""
+    local_directory: str | None = Field(default=None, pattern="^/")
+    """Directory below which file: URLs are read; without it they are refused. Absolute."""
     fetch_timeout_seconds: float = Field(default=30.0, gt=0)
     """Total time to retrieve one URL, redirects included."""
     decode_timeout_seconds: float = Field(default=60.0, gt=0)
@@ -116,6 +163,41 @@ class VideoSettings(_Group):
     def _check_order(self) -> Self:
         _require_order("min_frames", self.min_frames, "max_frames", self.max_frames)
         _require_order("default_fps", self.default_fps, "max_fps", self.max_fps)
+        return self
+
+
+class FileSettings(_Group):
+    """Files that clients upload to refer to them later. They are gone when the server ends."""
+
+    enabled: bool = True
+    """Whether clients may upload files at all."""
+    directory: str | None = Field(default=None, pattern="^/")
+    """Where they are kept, in a private directory per server; by default below ~/.cache."""
+    max_file_bytes: int = Field(default=100_000_000, ge=1)
+    """Largest file; what is read as a video also keeps to ``video.max_video_bytes``. Else: 413."""
+    max_owner_bytes: int = Field(default=2_000_000_000, ge=1)
+    """All files of one owner: of an API key, or of everybody if there are none. Above it: 413."""
+    max_total_bytes: int = Field(default=10_000_000_000, ge=1)
+    """All files. Above it: 507."""
+    max_files: int = Field(default=1000, ge=1)
+    """Number of files in all. Above it: 507."""
+    max_concurrent_uploads: int = Field(default=16, ge=1)
+    """Files being uploaded at once. Above it: 503 with Retry-After."""
+    upload_timeout_seconds: float = Field(default=600.0, gt=0)
+    """Total time to receive one file."""
+    default_expiry_seconds: int = Field(default=86_400, ge=1)
+    """How long a file is kept if its upload does not say."""
+    max_expiry_seconds: int = Field(default=2_592_000, ge=1)
+    """Longest time for which a client may have a file kept."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        _require_order(
+            "default_expiry_seconds",
+            self.default_expiry_seconds,
+            "max_expiry_seconds",
+            self.max_expiry_seconds,
+        )
         return self
 
 
@@ -163,6 +245,8 @@ class Settings(BaseSettings):
     """The listening side."""
     video: VideoSettings = VideoSettings()
     """From bytes to frames."""
+    files: FileSettings = FileSettings()
+    """Uploaded files."""
     pruning: PruningSettings = PruningSettings()
     """From frames to fewer tokens."""
     log: LogSettings = LogSettings()
@@ -286,6 +370,9 @@ def _merge(assignments: Iterable[_Assignment]) -> dict[str, Any]:
 def _parse_variable(path: KeyPath, text: str, origin: str) -> Any:
     """Returns the value that a variable's text stands for; the text itself if it makes no sense."""
     field = _field(path)
+    if field is not None and get_origin(field.annotation) is tuple:
+        value = _parse_scalar(text)
+        return value if isinstance(value, list) else text.split(",")
     if (
         field is not None
         and field.annotation is not None
@@ -342,14 +429,15 @@ def _one_line(error: ValidationError, assignments: list[_Assignment]) -> str:
     origin = _origin(path, assignments)
     if first["type"] == "extra_forbidden":
         message = (
-            f"unknown key {'.'.join(path)} = {_shown(first['input'])} ({origin}); {_hint(path)}"
+            f"unknown key {'.'.join(path)} = {_shown(first['input'], path)} ({origin}); "
+            f"{_hint(path)}"
         )
     elif first["type"] == "value_error":
         message = f"{'.'.join(path)}: {first['ctx']['error']} ({origin})"
     else:
         is_section = first["type"] in ("model_type", "dict_type")
         rule = "must be a mapping" if is_section else _rule(first["msg"])
-        message = f"{'.'.join(path)}: {_shown(first['input'])} ({origin}) {rule}"
+        message = f"{'.'.join(path)}: {_shown(first['input'], path)} ({origin}) {rule}"
     message += f"; {len(others)} more" if others else ""
     return " ".join(message.splitlines())
 
@@ -362,7 +450,12 @@ def _rule(message: str) -> str:
 def _origin(path: KeyPath, assignments: list[_Assignment]) -> str:
     """Returns who gave the value at ``path``, or the values below it, without repetition."""
     last_word = {given.path: given.origin for given in assignments}
-    origins = [origin for given, origin in last_word.items() if given[: len(path)] == path]
+    # A fault may also lie within a value, such as one of a list.
+    origins = [
+        origin
+        for given, origin in last_word.items()
+        if given[: len(path)] == path or path[: len(given)] == given
+    ]
     return ", ".join(dict.fromkeys(origins)) or "default"
 
 
@@ -376,8 +469,11 @@ def _hint(path: KeyPath) -> str:
     return f"valid keys are {', '.join(valid)}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, path: KeyPath = ()) -> str:
+    """Returns a value for a message, unless it may be or hold an API key."""
     text = repr(value)
+    if "key" in f"{text} {' '.join(path)}".lower():
+        return "a value that is not shown"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -397,6 +493,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 __all__ = [
     "EMBEDDED_MODEL",
     "ENV_PREFIX",
+    "FileSettings",
     "HttpSettings",
     "LogSettings",
     "PruningSettings",

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.disconnect import stopped
 from server.api.errors import error_outcome, error_response
-from server.api.middleware import CHAT_PATH
+from server.api.middleware import CHAT_PATH, declared_bytes, is_upload
 from server.api.state import note_outcome
 from server.errors import Overloaded, RequestTimeout, RequestTooLarge, VideoChatError
 
@@ -26,10 +26,27 @@ class BodyLimit:
     """
 
     def __init__(
-        self, app: ASGIApp, *, max_body_bytes: int, max_bodies_bytes: int, timeout_seconds: float
+        self,
+        app: ASGIApp,
+        *,
+        max_body_bytes: int,
+        max_upload_bytes: int,
+        max_bodies_bytes: int,
+        timeout_seconds: float,
     ) -> None:
+        """Prepare.
+
+        Args:
+            app: what is inside.
+            max_body_bytes: limit for everything but uploads.
+            max_upload_bytes: limit for the form that brings a file. It goes to disk as it comes,
+                and has a deadline of its own there.
+            max_bodies_bytes: memory for the bodies of all chats in flight.
+            timeout_seconds: how far a body may be behind the slowest rate allowed.
+        """
         self.app = app
         self._max_body_bytes = max_body_bytes
+        self._max_upload_bytes = max_upload_bytes
         self._timeout_seconds = timeout_seconds
         self._memory = _Memory(max_bodies_bytes)
 
@@ -38,16 +55,18 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        declared_bytes = _declared_bytes(scope)
+        uploads = is_upload(scope)
+        expected_bytes = declared_bytes(Headers(scope=scope))
+        max_bytes = self._max_upload_bytes if uploads else self._max_body_bytes
         body = _Body(
-            declared_bytes=declared_bytes,
-            max_bytes=self._max_body_bytes,
-            timeout_seconds=self._timeout_seconds,
+            declared_bytes=expected_bytes,
+            max_bytes=max_bytes,
+            timeout_seconds=None if uploads else self._timeout_seconds,
             memory=self._memory if scope["path"].startswith(CHAT_PATH) else None,
         )
         exchange = _LimitedExchange(receive, send, body)
         try:
-            if declared_bytes > self._max_body_bytes:
+            if expected_bytes > max_bytes:
                 error = exchange.refuse(body.too_large())
                 note_outcome(scope, error_outcome(error))
                 await error_response(error)(scope, exchange.receive, exchange.send)
@@ -83,7 +102,7 @@ class _Body:
         *,
         declared_bytes: int,
         max_bytes: int,
-        timeout_seconds: float,
+        timeout_seconds: float | None,
         memory: _Memory | None,
     ) -> None:
         self._declared_bytes = declared_bytes
@@ -96,8 +115,8 @@ class _Body:
         self.is_complete = False
         """Whether all of it has come, or the client is gone."""
 
-    def expect(self) -> float:
-        """Returns until when (of the event loop's clock) the next part must have come.
+    def expect(self) -> float | None:
+        """Returns until when (of the event loop's clock) the next part must have come, if ever.
 
         Raises:
             Overloaded: there is no memory for it.
@@ -105,6 +124,8 @@ class _Body:
         if self._began_at is None:
             self._began_at = asyncio.get_running_loop().time()
             self._take_memory(self._declared_bytes)
+        if self._timeout_seconds is None:
+            return None
         due_seconds = self._num_bytes / _SLOWEST_BYTES_PER_SECOND
         return self._began_at + self._timeout_seconds + due_seconds
 
@@ -137,7 +158,7 @@ class _Body:
     def too_large(self) -> RequestTooLarge:
         return RequestTooLarge(
             f"The request body is larger than {self._max_bytes} bytes. Send a shorter or "
-            "smaller video, or an http(s) URL instead of a data: URL."
+            "smaller video, or in a chat an http(s) URL instead of a data: URL."
         )
 
     def too_slow(self) -> RequestTimeout:
@@ -203,9 +224,3 @@ class _LimitedExchange:
         more = True
         while more:
             more = (await self._receive()).get("more_body", False)
-
-
-def _declared_bytes(scope: Scope) -> int:
-    """Returns what Content-Length says; 0 if it says nothing or nonsense."""
-    declared = Headers(scope=scope).get("content-length", "")
-    return int(declared) if declared.isdecimal() and len(declared) < 20 else 0

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions``."""
+"""``POST /v1/chat/completions``, and what a request to it would cost."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.api.disconnect import until_disconnect
-from server.api.documentation import CHAT_REQUEST, CHAT_RESPONSES
+from server.api.documentation import CHAT_REQUEST, CHAT_RESPONSES, COUNT_RESPONSES
 from server.api.errors import JsonResponse
-from server.api.middleware import CHAT_PATH
+from server.api.middleware import CHAT_PATH, COUNT_PATH
 from server.api.payload import require_json
 from server.api.protocol import first_byte_at
 from server.api.sse import ChunkFeed, EventStream
-from server.api.state import engine_of, is_draining, pipeline_of, settings_of
+from server.api.state import engine_of, is_draining, owner_of, pipeline_of, settings_of
 from server.api.wire import parse_chat_request
 from server.conversation import ChatRequest
 from server.errors import EngineUnavailable
@@ -39,13 +39,29 @@ async def create_chat_completion(request: Request) -> Response:
     return JsonResponse(answer)
 
 
+@router.post(
+    COUNT_PATH,
+    response_class=Response,
+    responses=COUNT_RESPONSES,
+    openapi_extra={"requestBody": CHAT_REQUEST},
+)
+async def count_input_tokens(request: Request) -> Response:
+    """Returns how many tokens the prompt of a chat request would have, without running it."""
+    watch = Stopwatch(first_byte_at(request.scope))
+    if is_draining(request):
+        raise EngineUnavailable("The server is shutting down. Try again later.")
+    chat = await _received(request, watch)
+    answer = await until_disconnect(request.receive, pipeline_of(request).count(chat))
+    return JsonResponse(answer)
+
+
 async def _received(request: Request, watch: Stopwatch) -> ChatRequest:
     """Returns the request's body, checked. The bytes are not kept: they may hold a video."""
     require_json(request.headers)
     facts = engine_of(request).facts
     raw = b"".join([chunk async for chunk in request.stream()])
     watch.end("receive")
-    return parse_chat_request(raw, settings_of(request), facts)
+    return parse_chat_request(raw, settings_of(request), facts, owner=owner_of(request))
 
 
 async def _stream(request: Request, chat: ChatRequest, watch: Stopwatch) -> Response:

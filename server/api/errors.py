@@ -19,12 +19,17 @@ from starlette.responses import Response
 from server.api.state import note_outcome
 from server.errors import (
     EngineUnavailable,
+    FileQuotaExceeded,
+    FilesUnavailable,
     InternalFault,
     ModelNotFound,
     Overloaded,
     RequestError,
     RequestTimeout,
     RequestTooLarge,
+    StorageFull,
+    Unauthenticated,
+    UploadNotFound,
     VideoChatError,
 )
 from server.metrics import Outcome
@@ -58,10 +63,15 @@ class _Row:
 _INVALID_REQUEST = "invalid_request_error"
 _SERVER_ERROR = "server_error"
 _TABLE: dict[type[Exception], _Row] = {
+    Unauthenticated: _Row(401, _INVALID_REQUEST, "client_error"),
     ModelNotFound: _Row(404, _INVALID_REQUEST, "client_error"),
+    UploadNotFound: _Row(404, _INVALID_REQUEST, "client_error"),
+    FilesUnavailable: _Row(404, _INVALID_REQUEST, "client_error"),
     RequestTimeout: _Row(408, _INVALID_REQUEST, "client_error"),
+    FileQuotaExceeded: _Row(413, _INVALID_REQUEST, "client_error"),
     RequestTooLarge: _Row(413, _INVALID_REQUEST, "client_error"),
     RequestError: _Row(400, _INVALID_REQUEST, "client_error"),
+    StorageFull: _Row(507, _SERVER_ERROR, "overloaded", "insufficient_storage"),
     Overloaded: _Row(503, _SERVER_ERROR, "overloaded", "server_overloaded"),
     EngineUnavailable: _Row(503, _SERVER_ERROR, "engine_error", "engine_unavailable"),
     InternalFault: _Row(500, _SERVER_ERROR, "internal_error", "internal_error"),
@@ -107,8 +117,11 @@ def _headers(error: BaseException) -> dict[str, str]:
         return {"retry-after": str(error.retry_after_seconds)}
     if isinstance(error, EngineUnavailable):
         return {"retry-after": str(ENGINE_RETRY_AFTER_SECONDS)}
-    # The openai client repeats every 5xx; a bug would only be met again.
-    return {"x-should-retry": "false"} if _row(error) is _INTERNAL else {}
+    if isinstance(error, Unauthenticated):
+        return {"www-authenticate": "Bearer"}
+    # The openai client repeats every 5xx; a bug or a full disk would only be met again.
+    is_lasting = _row(error) is _INTERNAL or isinstance(error, StorageFull)
+    return {"x-should-retry": "false"} if is_lasting else {}
 
 
 class JsonResponse(Response):
@@ -149,6 +162,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 _HTTP_ERRORS: Mapping[int, tuple[str, str]] = {
     404: ("unknown_url", "There is nothing at this URL. Chat is at /v1/chat/completions."),
+    416: ("range_not_satisfiable", "The Range header asks for bytes that the file does not have."),
     405: ("method_not_allowed", "This URL does not take this HTTP method; see the Allow header."),
 }
 

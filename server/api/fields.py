@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from server.api.hints import HINT_FIELDS
+from server.api.dialects import HINT_FIELDS, REQUEST_FIELDS
 from server.api.options import FORWARDED_FIELDS
 from server.api.validation import shown, unknown_field
 from server.engine.base import JsonObject
@@ -12,9 +12,12 @@ IGNORED_FIELDS = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 )
 """Fields that OpenAI's clients send and that mean nothing to a server of one model."""
-KNOWN_FIELDS = frozenset({"model", "messages", *HINT_FIELDS}) | FORWARDED_FIELDS | IGNORED_FIELDS
+KNOWN_FIELDS = (
+    frozenset({"model", "messages", *HINT_FIELDS, *REQUEST_FIELDS})
+    | FORWARDED_FIELDS
+    | IGNORED_FIELDS
+)
 
-_OWN_SAMPLING = "Use fps or num_frames."
 _OWN_FORMAT = "Use response_format with a JSON schema."
 _OWN_TEMPLATE = "The prompt is made by the model's own chat template."
 _NONE = ""
@@ -40,8 +43,6 @@ REFUSED_FIELDS: Mapping[str, str] = {
     "length_penalty": _NONE,
     "logits_processors": _NONE,
     "logprob_token_ids": "Use logprobs and top_logprobs.",
-    "media_io_kwargs": _OWN_SAMPLING,
-    "mm_processor_kwargs": _OWN_SAMPLING + " Use video_pruning_rate and video_pruning_method.",
     "priority": _NONE,
     "prompt_logprobs": "Use logprobs for the answer's own.",
     "repetition_detection": _NONE,
@@ -54,7 +55,6 @@ REFUSED_FIELDS: Mapping[str, str] = {
     "truncate_prompt_tokens": "Send a shorter conversation.",
     "truncation_side": "Send a shorter conversation.",
     "use_beam_search": _NONE,
-    "video_config": _OWN_SAMPLING,
     "vllm_xargs": _NONE,
     # OpenAI's, for what this server does not do.
     "audio": "Answers are text.",

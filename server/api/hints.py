@@ -1,40 +1,89 @@
 """How a client wants its videos sampled and pruned, on the request or on a video itself."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
+from server.api.dialects import SIZE_PATH, SPELLINGS, Place, request_places, with_metadata
+from server.api.quantities import (
+    MAX_COUNT,
+    count,
+    frames_per_second,
+    is_number,
+    pixels,
+    seconds,
+    word,
+)
 from server.api.validation import shown, wrong_type
-from server.conversation import SamplingWish
+from server.conversation import FrameAlignment, PixelLimits, SamplingWish, TokenBudget
 from server.engine.base import ModelFacts
 from server.errors import InvalidRequest
 from server.evs.arithmetic import METHODS
 from server.settings import Settings
 
-HINT_FIELDS = ("fps", "num_frames", "video_pruning_rate", "video_pruning_method")
-_MAX_FPS = 1e6
-"""A typing error rather than a wish; wishes above the operator's limit are clamped later."""
+Check = Callable[[Any, str], Any]
+"""Takes a value and its JSON path; returns the checked value or raises InvalidRequest."""
 
-Place = tuple[Mapping[str, Any], str]
-"""An object that may hold hints, and its JSON path; empty for the request itself."""
+_RATE = "video_pruning_rate"
+_NOT_ABOVE = (
+    ("min_frames", "max_frames"),
+    ("min_frames", "num_frames"),
+    ("num_frames", "max_frames"),
+    ("min_pixels", "max_pixels"),
+    ("min_pixels", "total_pixels"),
+)
+"""Hints of which the first must not be above the second."""
+_DETAIL_PIXELS: Mapping[str, int | None] = {"low": 128 * 28 * 28, "high": None, "auto": None}
+"""What ``detail`` comes to: most pixels of a frame; ``low`` makes about 128 tokens of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """One thing that was asked for."""
+
+    value: Any
+    param: str
+    """JSON path at which it was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class VideoHints:
-    """What was asked for on one level; None where nothing was said."""
+    """What was asked for on one level, by the names of the hints."""
 
-    sampling: SamplingWish | None
-    pruning_rate: float | None
-    pruning_method: str | None
+    found: Mapping[str, Hint]
 
     def over(self, other: "VideoHints") -> "VideoHints":
-        """Returns these hints, with what they leave open taken from ``other``."""
-        return VideoHints(
-            sampling=other.sampling if self.sampling is None else self.sampling,
-            pruning_rate=other.pruning_rate if self.pruning_rate is None else self.pruning_rate,
-            pruning_method=self.pruning_method or other.pruning_method,
-        )
+        """Returns these hints, with what they leave open taken from ``other``.
+
+        How many frames is one question: a rate here replaces a number there, and a number replaces
+        a rate and the floor that goes with it.
+        """
+        answered: set[str] = set()
+        if self.found.keys() & {"fps", "num_frames"}:
+            answered = {"fps", "num_frames"}
+        if "num_frames" in self.found:
+            answered.add("min_frames")
+        inherited = {name: hint for name, hint in other.found.items() if name not in answered}
+        return VideoHints({**inherited, **self.found})
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Returns what was asked for by that name, or ``default``."""
+        hint = self.found.get(name)
+        return default if hint is None else hint.value
+
+
+@dataclass(frozen=True, slots=True)
+class VideoWishes:
+    """What all levels together, and the defaults, come to for one video."""
+
+    sampling: SamplingWish
+    pixels: PixelLimits
+    token_budget: TokenBudget | None
+    pruning_rate: float
+    pruning_method: str
+    hint_params: Mapping[str, str]
+    """JSON path of each hint that was given."""
 
 
 class HintReader:
@@ -45,11 +94,40 @@ class HintReader:
         self._default_rate = settings.pruning.default_rate if facts.supports_pruning else 0.0
         self._default_method = settings.pruning.default_method
         self._methods = facts.pruning_methods
+        self._geometry = facts.geometry
+        self._checks: Mapping[str, Check] = {
+            "fps": frames_per_second,
+            "num_frames": count,
+            "min_frames": count,
+            "max_frames": count,
+            "min_pixels": pixels,
+            "max_pixels": pixels,
+            "total_pixels": pixels,
+            "spatial_limit": pixels,
+            "detail": partial(word, words=tuple(_DETAIL_PIXELS)),
+            "start_offset": seconds,
+            "end_offset": seconds,
+            "frame_alignment": partial(word, words=get_args(FrameAlignment)),
+            "video_token_budget": count,
+            _RATE: self._rate,
+            "video_pruning_method": self._method,
+        }
 
-    @property
-    def defaults(self) -> VideoHints:
-        """The hints of a client that gives none."""
-        return VideoHints(SamplingWish(), self._default_rate, self._default_method)
+    def read_request(self, payload: Mapping[str, Any]) -> VideoHints:
+        """Returns the hints on a request for all of its videos.
+
+        Raises:
+            InvalidRequest: as for ``read``.
+        """
+        places = list(request_places(payload))
+        if any(path == SIZE_PATH for _, path in places) and not self._geometry.limits_each_frame:
+            raise InvalidRequest(
+                f"{SIZE_PATH} does not mean the size of a frame to the served model. Use "
+                "max_pixels (of a frame) or total_pixels (of a video).",
+                param=SIZE_PATH,
+                code="unsupported_field",
+            )
+        return self.read(places)
 
     def read(self, places: Sequence[Place]) -> VideoHints:
         """Returns the hints of one level, which may lie in several places; the first one wins.
@@ -57,25 +135,52 @@ class HintReader:
         Raises:
             InvalidRequest: a hint is wrong, or two of them contradict each other.
         """
-        fps, num_frames = _fps(places), _num_frames(places)
-        if fps is not None and num_frames is not None:
-            raise InvalidRequest(
-                "fps and num_frames exclude each other; give one of them.",
-                param=_found("num_frames", places)[1],
-            )
-        asked = fps is not None or num_frames is not None
-        return VideoHints(
-            sampling=SamplingWish(fps, num_frames) if asked else None,
-            pruning_rate=self._rate(places),
-            pruning_method=self._method(places),
+        found: dict[str, Hint] = {}
+        for holder, path in with_metadata(places):
+            for name, check in self._checks.items():
+                for spelling in SPELLINGS[name]:
+                    # A null rate too: who computes it should not get an unpruned video by mistake.
+                    if holder.get(spelling) is not None or (name == _RATE and name in holder):
+                        param = f"{path}.{spelling}" if path else spelling
+                        hint = Hint(check(holder[spelling], param), param)
+                        found.setdefault(name, hint)
+        _check_together(found)
+        return VideoHints(found)
+
+    def settle(self, hints: VideoHints) -> VideoWishes:
+        """Returns what the hints of all levels come to, defaults filled in.
+
+        Raises:
+            InvalidRequest: hints of different levels contradict each other.
+        """
+        _check_together(hints.found)
+        tokens = hints.value("video_token_budget")
+        max_rate = self._max_rate if self._methods else 0.0
+        return VideoWishes(
+            sampling=SamplingWish(
+                fps=hints.value("fps"),
+                num_frames=hints.value("num_frames"),
+                min_frames=hints.value("min_frames"),
+                max_frames=hints.value("max_frames"),
+                start_seconds=hints.value("start_offset", 0.0),
+                end_seconds=hints.value("end_offset"),
+                alignment=hints.value("frame_alignment", "exact"),
+            ),
+            pixels=PixelLimits(
+                min_pixels=hints.value("min_pixels"),
+                max_pixels=hints.value("max_pixels"),
+                total_pixels=hints.value("total_pixels"),
+                max_side=hints.value("spatial_limit"),
+                preferred_pixels=_DETAIL_PIXELS[hints.value("detail", "auto")],
+            ),
+            token_budget=None if tokens is None else TokenBudget(tokens, max_rate),
+            pruning_rate=hints.value(_RATE, self._default_rate),
+            pruning_method=hints.value("video_pruning_method", self._default_method),
+            hint_params={name: hint.param for name, hint in hints.found.items()},
         )
 
-    def _rate(self, places: Sequence[Place]) -> float | None:
-        rate, param = _found("video_pruning_rate", places)
-        if param is None:
-            return None
-        if not _is_number(rate):
-            # Null too: a client that computes the rate should not get an unpruned video by mistake.
+    def _rate(self, rate: Any, param: str) -> float:
+        if not is_number(rate):
             raise InvalidRequest(
                 f"{param} must be a number, at least 0 and below 1.",
                 param=param,
@@ -100,10 +205,7 @@ class HintReader:
             )
         return abs(float(rate))  # of -0.0 too
 
-    def _method(self, places: Sequence[Place]) -> str | None:
-        method, param = _found("video_pruning_method", places)
-        if method is None or param is None:
-            return None
+    def _method(self, method: Any, param: str) -> str:
         accepted = " or ".join(self._methods or METHODS)
         if not isinstance(method, str):
             raise wrong_type(method, accepted, param)
@@ -126,41 +228,24 @@ class HintReader:
         return method
 
 
-def _found(name: str, places: Sequence[Place]) -> tuple[Any, str | None]:
-    """Returns the value of a hint and its path, or (None, None)."""
-    for holder, path in places:
-        if name in holder:
-            return holder[name], f"{path}.{name}" if path else name
-    return None, None
-
-
-def _fps(places: Sequence[Place]) -> float | None:
-    fps, param = _found("fps", places)
-    if fps is None or param is None:
-        return None
-    if not _is_number(fps):
-        raise wrong_type(fps, "a number above 0", param)
-    if not 0 < fps <= _MAX_FPS:
+def _check_together(found: Mapping[str, Hint]) -> None:
+    """Refuse hints that contradict each other."""
+    if {"fps", "num_frames"} <= found.keys():
         raise InvalidRequest(
-            f"{param} must be frames per second, above 0 and at most {_MAX_FPS:.0f}.", param=param
+            "fps and num_frames exclude each other; give one of them.",
+            param=found["num_frames"].param,
         )
-    return float(fps)
-
-
-def _num_frames(places: Sequence[Place]) -> int | None:
-    num_frames, param = _found("num_frames", places)
-    if num_frames is None or param is None:
-        return None
-    if not isinstance(num_frames, int) or isinstance(num_frames, bool):
-        raise wrong_type(num_frames, "an integer, at least 1", param)
-    if not 1 <= num_frames < 2**31:
-        raise InvalidRequest(f"{param} must be an integer, at least 1.", param=param)
-    return num_frames
-
-
-def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and not (isinstance(value, float) and math.isnan(value))
-    )
+    for low_name, high_name in _NOT_ABOVE:
+        low, high = found.get(low_name), found.get(high_name)
+        # The highest number means as many as may be, whatever the cap.
+        if low and high and low.value > high.value and low.value < MAX_COUNT:
+            raise InvalidRequest(
+                f"{low.param} is {low.value}, above {high.param}, which is {high.value}.",
+                param=low.param,
+            )
+    start, end = found.get("start_offset"), found.get("end_offset")
+    if end and end.value <= (start.value if start else 0):
+        begin = f"{start.param}, which is {start.value:g}" if start else "0"
+        raise InvalidRequest(
+            f"{end.param} is {end.value:g} s; it must be after {begin} s.", param=end.param
+        )

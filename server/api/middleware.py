@@ -1,11 +1,9 @@
-"""Around every request, outermost first: ``RequestLog``, ``ChatAdmission``, and ``BodyLimit`` of
-``server.api.bodies``.
+"""Around every request: ``RequestLog``, ``ApiKeyGate``, ``ChatAdmission``, ``BodyLimit``.
 
 Pure ASGI, so that nothing buffers a stream or hides that the client has hung up.
 """
 
 import asyncio
-import hashlib
 import logging
 import re
 import secrets
@@ -17,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.errors import error_outcome, error_response, log_fault
-from server.api.state import note_outcome, noted_outcome
+from server.api.state import note_outcome, noted_outcome, owner_in
 from server.client import client_bound
 from server.errors import Overloaded
 from server.logs import request_id_bound
@@ -26,6 +24,11 @@ from server.metrics import Metrics, Outcome
 logger = logging.getLogger(__name__)
 
 CHAT_PATH = "/v1/chat/completions"
+COUNT_PATH = f"{CHAT_PATH}/input_tokens"
+"""Fetches and probes videos as a chat request does, so it is admitted as one."""
+FILES_PATH = "/v1/files"
+FORM_BYTES = 65_536
+"""What the form around an uploaded file may have."""
 REQUEST_ID_HEADER = "x-request-id"
 
 _CLIENT_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -163,10 +166,12 @@ def _request_id(scope: Scope) -> str:
 
 
 def _client_key(scope: Scope) -> str:
-    """Returns what tells this client from others, without the secret that may be in it."""
-    credentials = Headers(scope=scope).get("authorization")
-    if credentials is not None:
-        return "key:" + hashlib.sha256(credentials.encode("latin-1")).hexdigest()
+    """Returns what tells this client from others: the owner of its key, or its address.
+
+    Without API keys anybody could have as many as they like, so they say nothing.
+    """
+    if owner := owner_in(scope):
+        return f"key:{owner}"
     host, _ = scope.get("client") or ("", 0)
     try:
         address = ip_address(host)
@@ -180,8 +185,21 @@ def _client_key(scope: Scope) -> str:
     return f"address:{address}"
 
 
+def declared_bytes(headers: Headers) -> int:
+    """Returns what Content-Length says; 0 if it says nothing or nonsense."""
+    declared = headers.get("content-length", "")
+    return int(declared) if declared.isdecimal() and len(declared) < 20 else 0
+
+
 def _is_chat(scope: Scope) -> bool:
-    return (scope["type"], scope.get("method"), scope.get("path")) == ("http", "POST", CHAT_PATH)
+    if (scope["type"], scope.get("method")) != ("http", "POST"):
+        return False
+    return scope.get("path") in (CHAT_PATH, COUNT_PATH)
+
+
+def is_upload(scope: Scope) -> bool:
+    """Returns whether the request brings a file to be kept."""
+    return (scope["method"], scope["path"]) == ("POST", FILES_PATH)
 
 
 def _outcome_of_status(status: int | None) -> Outcome:

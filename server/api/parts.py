@@ -3,28 +3,33 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.api.hints import HINT_FIELDS, HintReader, VideoHints
+from server.api.hints import HintReader, VideoHints
+from server.api.sources import VIDEO_PART_TYPES, SourceFinder, dated, type_of, unsupported
 from server.api.texts import TextGate
-from server.api.validation import as_list, as_object, as_string, check_keys, shown, wrong_type
-from server.conversation import SamplingWish, VideoRequest
+from server.api.validation import as_list, as_object, as_string, check_keys, wrong_type
+from server.conversation import VideoRequest
 from server.engine.base import CLIP_URL_SCHEME, JsonObject
 from server.errors import InvalidRequest
-from server.evs.arithmetic import METHODS
 
 MAX_PARTS = 1024
 """Parts in one message."""
 _TEXT_KEYS = frozenset({"type", "text"})
-_VIDEO_KEYS = frozenset({"type", "video_url", *HINT_FIELDS})
-_URL_KEYS = frozenset({"url", *HINT_FIELDS})
 
 
 class PartReader:
     """Reads the content of one request's messages and collects its videos."""
 
     def __init__(
-        self, *, gate: TextGate, hints: HintReader, request_hints: VideoHints, max_videos: int
+        self,
+        *,
+        gate: TextGate,
+        sources: SourceFinder,
+        hints: HintReader,
+        request_hints: VideoHints,
+        max_videos: int,
     ) -> None:
         self._gate = gate
+        self._sources = sources
         self._hints = hints
         self._request_hints = request_hints
         self._max_videos = max_videos
@@ -53,52 +58,39 @@ class PartReader:
         return parts
 
     def _part(self, part: JsonObject, param: str, may_hold_videos: bool) -> JsonObject:
-        # vLLM's clients may leave the type of a video part out.
-        kind = part.get("type", "video_url" if "video_url" in part else None)
+        kind = type_of(part)
         if kind == "text":
             check_keys(part, _TEXT_KEYS, param)
             text = as_string(part.get("text"), f"{param}.text")
             return {"type": "text", "text": self._gate.admit(text, f"{param}.text")}
-        if kind != "video_url":
-            raise InvalidRequest(
-                f"{param}.type is {shown(kind)}; this server takes parts of type text and "
-                "video_url.",
-                param=f"{param}.type",
-                code="unsupported_content_part",
-            )
+        if kind not in VIDEO_PART_TYPES:
+            raise unsupported(kind, param)
         if not may_hold_videos:
             raise InvalidRequest(
                 f"{param} is a video; videos belong into messages of role user.", param=param
             )
-        return self._video(part, param)
+        return self._video(part, kind, param)
 
-    def _video(self, part: JsonObject, param: str) -> JsonObject:
-        check_keys(part, _VIDEO_KEYS, param)
-        holder, holder_param = part.get("video_url"), f"{param}.video_url"
-        if isinstance(holder, str):
-            url, url_param, places = holder, holder_param, [(part, param)]
-        else:
-            holder = as_object(holder, holder_param)
-            check_keys(holder, _URL_KEYS, holder_param)
-            url_param = f"{holder_param}.url"
-            url = as_string(holder.get("url"), url_param)
-            places = [(holder, holder_param), (part, param)]
-        if not url:
-            raise InvalidRequest(f"{url_param} is empty.", param=url_param)
+    def _video(self, part: JsonObject, kind: str, param: str) -> JsonObject:
+        found = self._sources.find(part, kind, param)
         if len(self.videos) >= self._max_videos:
             raise InvalidRequest(
                 f"The request has more than {self._max_videos} videos. Send fewer.",
                 param=param,
                 code="too_many_videos",
             )
-        hints = self._hints.read(places).over(self._request_hints).over(self._hints.defaults)
+        wishes = self._hints.settle(self._hints.read(found.places).over(self._request_hints))
+        source, sampling = dated(found.source, wishes.sampling, found.param)
         self.videos.append(
             VideoRequest(
-                url=url,
-                param=url_param,
-                sampling=hints.sampling or SamplingWish(),
-                pruning_rate=hints.pruning_rate or 0.0,
-                pruning_method=hints.pruning_method or METHODS[0],
+                source=source,
+                param=found.param,
+                sampling=sampling,
+                pixels=wishes.pixels,
+                token_budget=wishes.token_budget,
+                pruning_rate=wishes.pruning_rate,
+                pruning_method=wishes.pruning_method,
+                hint_params=wishes.hint_params,
             )
         )
         return {

@@ -1,7 +1,7 @@
 """What handlers take from the application and leave in the request, typed.
 
-``create_app`` sets ``app.state.settings``, ``engine``, ``pipeline`` and ``metrics``, and while the
-server stops ``draining = True``.
+``create_app`` sets ``app.state.settings``, ``engine``, ``pipeline``, ``files`` and ``metrics``, and
+while the server stops ``draining = True``.
 """
 
 from typing import Any, cast
@@ -10,11 +10,15 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from server.engine.base import ChatEngine
+from server.files.store import FileStore
 from server.metrics import Metrics, Outcome
 from server.pipeline import ChatPipeline
 from server.settings import Settings
 
 _OUTCOME = "videochat.outcome"
+_OWNER = "videochat.owner"
+ANYONE = ""
+"""Owner of everything on a server without API keys."""
 
 
 def settings_of(request: Request) -> Settings:
@@ -30,6 +34,11 @@ def engine_of(request: Request) -> ChatEngine:
 def pipeline_of(request: Request) -> ChatPipeline:
     """Returns the pipeline of the application that serves ``request``."""
     return cast(ChatPipeline, request.app.state.pipeline)
+
+
+def files_of(request: Request) -> FileStore:
+    """Returns the uploaded files of the application that serves ``request``."""
+    return cast(FileStore, request.app.state.files)
 
 
 def metrics_of(request: Request) -> Metrics:
@@ -50,6 +59,21 @@ def note_outcome(scope: Scope, outcome: Outcome) -> None:
 def noted_outcome(scope: Scope) -> Outcome | None:
     """Returns what ``note_outcome`` noted, None if it was not called."""
     return cast(Outcome | None, _request_state(scope).get(_OUTCOME))
+
+
+def note_owner(scope: Scope, owner: str) -> None:
+    """Note whose request it is: a digest of the API key."""
+    _request_state(scope)[_OWNER] = owner
+
+
+def owner_in(scope: Scope) -> str:
+    """Returns whose request it is, ``ANYONE`` on a server without API keys."""
+    return cast(str, _request_state(scope).get(_OWNER, ANYONE))
+
+
+def owner_of(request: Request) -> str:
+    """Returns whose request it is, ``ANYONE`` on a server without API keys."""
+    return owner_in(request.scope)
 
 
 def _request_state(scope: Scope) -> dict[str, Any]:

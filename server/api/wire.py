@@ -12,6 +12,8 @@ from server.api.messages import MessageReader
 from server.api.options import FORWARDED_FIELDS, ChatOptions
 from server.api.parts import PartReader
 from server.api.payload import parsed_object
+from server.api.sources import SourceFinder
+from server.api.state import ANYONE
 from server.api.texts import TextGate
 from server.api.validation import as_string, shown
 from server.conversation import ChatRequest
@@ -20,8 +22,16 @@ from server.errors import ModelNotFound
 from server.settings import Settings
 
 
-def parse_chat_request(raw: bytes, settings: Settings, facts: ModelFacts) -> ChatRequest:
+def parse_chat_request(
+    raw: bytes, settings: Settings, facts: ModelFacts, *, owner: str = ANYONE
+) -> ChatRequest:
     """Returns the chat request in the JSON body ``raw``.
+
+    Args:
+        raw: as the client sent it.
+        settings: what the operator allows.
+        facts: the served model.
+        owner: whose request it is, and so whose uploaded files it may name.
 
     Raises:
         InvalidRequest: something in it is wrong; says what, where, and how to cure it.
@@ -36,8 +46,9 @@ def parse_chat_request(raw: bytes, settings: Settings, facts: ModelFacts) -> Cha
     hints = HintReader(settings, facts)
     parts = PartReader(
         gate=gate,
+        sources=SourceFinder(settings.video, owner=owner),
         hints=hints,
-        request_hints=hints.read([(payload, "")]),
+        request_hints=hints.read_request(payload),
         max_videos=settings.video.max_videos,
     )
     messages = MessageReader(gate, parts).read(payload.get("messages"))

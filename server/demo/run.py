@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from server.demo.clip import CLIP_PATH
+from server.settings import load_settings
 from server.timing import STAGES
 
 RATES = (0.0, 0.5, 0.75)
@@ -37,6 +38,8 @@ class Answer:
 
 def run_demo(config: Path | None, *, model: str | None = None) -> int:
     """Returns the exit code: 0 when every answer came and the server stopped cleanly."""
+    keys = load_settings(config).http.api_keys
+    api_key = keys[0].get_secret_value() if keys else "unused"
     port = _free_port()
     command = [sys.executable, "-m", "server", "serve", "--port", str(port)]
     command += ["--host", "127.0.0.1", "--log-level", "warning"]
@@ -47,7 +50,7 @@ def run_demo(config: Path | None, *, model: str | None = None) -> int:
         base_url = f"http://127.0.0.1:{port}"
         if not _wait_until_ready(server, base_url):
             return 1
-        answers = {rate: _ask(base_url, rate) for rate in RATES}
+        answers = {rate: _ask(base_url, rate, api_key) for rate in RATES}
     print(_table(answers))
     print(f"server stopped with exit code {server.returncode}", flush=True)
     return server.returncode
@@ -104,12 +107,12 @@ def _readiness(base_url: str) -> tuple[bool, str]:
     return False, response.json()["error"]["message"]
 
 
-def _ask(base_url: str, rate: float) -> Answer:
+def _ask(base_url: str, rate: float, api_key: str) -> Answer:
     """Ask about the clip at ``rate``, printing the answer as it streams."""
     from openai import OpenAI
 
     video = base64.b64encode(CLIP_PATH.read_bytes()).decode()
-    client = OpenAI(base_url=f"{base_url}/v1", api_key="unused")
+    client = OpenAI(base_url=f"{base_url}/v1", api_key=api_key)
     # Any, because the SDK has no type for video parts.
     messages: Any = [
         {

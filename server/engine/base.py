@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from server.conversation import PixelLimits
 from server.media.clip import VideoClip
 
 JsonObject = dict[str, Any]
@@ -46,10 +47,17 @@ class VideoGeometry(Protocol):
     def temporal_patch_size(self) -> int:
         """Frames that become one step in time."""
 
-    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
+    @property
+    def limits_each_frame(self) -> bool:
+        """Whether the processor's own limits on pixels are those of a frame, not of a clip."""
+
+    def frame_size(
+        self, *, width: int, height: int, num_frames: int, limits: PixelLimits
+    ) -> tuple[int, int]:
         """Returns (width, height) to which the model's own processor would resize a frame.
 
-        The processor leaves frames of that size as they are.
+        The processor leaves frames of that size as they are. ``limits`` are kept as far as it
+        does: a model has limits of its own, and some have frames of one size only.
 
         Raises:
             InvalidVideo: the processor refuses such frames, such as for their aspect ratio.
@@ -131,6 +139,15 @@ class ChatEngine(Protocol):
 
     def models(self) -> JsonObject:
         """Returns the body of ``GET /v1/models``."""
+
+    async def prompt_tokens(
+        self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
+    ) -> int:
+        """Returns how many tokens the prompt of a request has, without running it.
+
+        Arguments and errors as for ``complete``; of ``trace``, only ``video_tokens_after`` is
+        filled in. What the frames show does not matter, but their number, size and times do.
+        """
 
     async def complete(
         self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace

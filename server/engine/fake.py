@@ -47,6 +47,8 @@ class ScriptedClient(EngineClient):
         """Requests being answered now."""
         self.aborted: list[str] = []
         """Requests that were closed before their last token."""
+        self.num_requests = 0
+        """Requests that came, however they ended."""
         self._dead = False
 
     @property
@@ -88,6 +90,7 @@ class ScriptedClient(EngineClient):
         """Yields the script, token by token or as a whole, as the request asks."""
         stats = RequestStateStats(arrival_time=time.time())
         stats.queued_ts = stats.scheduled_ts = time.monotonic()
+        self.num_requests += 1
         self.running.add(request_id)
         finished = False
         try:

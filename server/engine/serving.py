@@ -69,6 +69,21 @@ class WatchedServingChat(OpenAIServingChat):
             )
         return rendered
 
+    async def count_prompt(self, request: Any) -> Any:
+        """Returns the number of tokens of a request's prompt, or upstream's error response.
+
+        Notes the video tokens as rendering for an answer does, but leaves alone the cache of media
+        that EngineCore mirrors: it will never be sent this prompt.
+        """
+        rendered = await self.online_renderer.render_chat(request, skip_mm_cache=True)
+        if isinstance(rendered, ErrorResponse):
+            return rendered
+        (engine_input,) = rendered[1]
+        request.call.trace.video_tokens_after = video_token_counts(
+            engine_input, self.video_token_id
+        )
+        return len(engine_input["prompt_token_ids"])
+
     def chat_completion_stream_generator(
         self, request: Any, result_generator: Any, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[str, None]:

@@ -192,6 +192,13 @@ class VllmEngine:
             raise EngineUnavailable("The model is still loading.")
         return self._models
 
+    async def prompt_tokens(
+        self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
+    ) -> int:
+        """Returns how many tokens the prompt of a request has, without running it."""
+        body = {**body, "stream": False, "stream_options": None}
+        return int(await self._create(body, videos, Call(trace), counts_only=True))
+
     async def complete(
         self, body: Mapping[str, Any], videos: Sequence[PreparedVideo], trace: EngineTrace
     ) -> JsonObject:
@@ -231,9 +238,14 @@ class VllmEngine:
             raise EngineUnavailable("The engine has stopped.") from error
 
     async def _create(
-        self, body: dict[str, Any], videos: Sequence[PreparedVideo], call: Call
+        self,
+        body: dict[str, Any],
+        videos: Sequence[PreparedVideo],
+        call: Call,
+        *,
+        counts_only: bool = False,
     ) -> Any:
-        """Returns vLLM's response or event stream; every failure as one of our errors."""
+        """Returns vLLM's response, event stream or count; every failure as one of our errors."""
         if self._chat is None:
             raise EngineUnavailable("The model is still loading.")
         if videos and self.facts.supports_pruning:
@@ -241,7 +253,10 @@ class VllmEngine:
         try:
             request = WatchedRequest.of(body, call)
             with connector.offering([video.clip for video in videos]):
-                response = await self._chat.create_chat_completion(request)
+                if counts_only:
+                    response = await self._chat.count_prompt(request)
+                else:
+                    response = await self._chat.create_chat_completion(request)
         except VideoChatError:
             raise
         except Exception as error:

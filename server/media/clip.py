@@ -15,11 +15,11 @@ class VideoFacts:
     codec: str
     """Decoder name, such as ``h264``."""
     width: int
-    """Width of a picture as a player shows it (after rotation), in pixels."""
+    """Width of a picture as a player shows it (square pixels, upright)."""
     height: int
-    """Height of a picture as a player shows it (after rotation), in pixels."""
+    """Height of a picture as a player shows it (square pixels, upright)."""
     rotation_degrees: int
-    """Counter-clockwise turn that the decoder applies: 0, 90, 180 or 270."""
+    """Counter-clockwise turn that the decoder applies, after any mirror: 0, 90, 180 or 270."""
     frame_times_seconds: tuple[float, ...]
     """Presentation time of each frame that can be shown, ascending; the first one is 0."""
     duration_seconds: float
@@ -79,6 +79,20 @@ class FramePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodedFrames:
+    """What a decoder made of a plan."""
+
+    frames: NDArray[np.uint8]
+    """RGB, shape (num_frames, height, width, 3)."""
+    num_replaced: int = 0
+    """How many could not be decoded and hold the picture of a neighbour."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_replaced <= len(self.frames):
+            raise ValueError(f"{self.num_replaced} of {len(self.frames)} frames replaced")
+
+
+@dataclass(frozen=True, slots=True)
 class VideoClip:
     """Decoded frames, ready for the model."""
 
@@ -90,6 +104,8 @@ class VideoClip:
     """The span that the frames were sampled from evenly."""
     content_key: bytes
     """Digest of the source bytes and the plan: equal keys mean equal frames and times."""
+    num_frames_replaced: int = 0
+    """Frames that could not be decoded and hold the picture of a neighbour."""
 
     def __post_init__(self) -> None:
         if self.frames.ndim != 4 or self.frames.shape[-1] != 3 or self.frames.dtype != np.uint8:

@@ -11,10 +11,9 @@ from server.errors import InvalidVideo
 from server.media import messages
 from server.media.clip import FramePlan
 from server.media.confinement import allow_frames, confine
-from server.media.decode import VideoSource
 from server.media.faults import VIDEO_FAULTS
 from server.media.messages import DecodeJob
-from server.media.sourcefile import SourceFile
+from server.media.picturesource import open_source
 
 
 def decode_video(job: DecodeJob) -> None:
@@ -32,16 +31,16 @@ def decode_video(job: DecodeJob) -> None:
 
 
 def _converse(job: DecodeJob) -> None:
-    source = SourceFile(mmap.mmap(job.source_fd, 0, access=mmap.ACCESS_READ))
-    with VideoSource(source, job.limits) as video:
+    source = memoryview(mmap.mmap(job.source_fd, 0, access=mmap.ACCESS_READ))
+    with open_source(source, job.limits) as video:
         facts = video.probe()
         job.channel.sendall(messages.pack("facts", messages.facts_to_bytes(facts)))
         plan = _receive_plan(job.channel)
         shape = (plan.num_frames, plan.height, plan.width, 3)
         allow_frames(os.fstat(job.frames_fd).st_size)
         frames = np.frombuffer(mmap.mmap(job.frames_fd, 0), np.uint8).reshape(shape)
-        video.decode(plan, frames)
-        job.channel.sendall(messages.pack("done"))
+        num_replaced = video.decode(plan, frames)
+        job.channel.sendall(messages.pack("done", messages.count_to_bytes(num_replaced)))
 
 
 def _receive_plan(channel: socket.socket) -> FramePlan:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from server.errors import Overloaded
 from server.media import messages
-from server.media.clip import FramePlan, VideoFacts
+from server.media.clip import DecodedFrames, FramePlan, VideoFacts
 from server.media.faults import DecodeLimits, video_fault
 from server.media.forking import ForkHost
 
@@ -71,8 +70,8 @@ class DecoderProcess:
         except (ValueError, TypeError, KeyError) as error:
             raise video_fault("video_decode_failed", self.limits) from error
 
-    async def decode(self, plan: FramePlan) -> NDArray[np.uint8]:
-        """Returns the planned frames as RGB of shape (num_frames, height, width, 3), not copied.
+    async def decode(self, plan: FramePlan) -> DecodedFrames:
+        """Returns the planned frames, not copied.
 
         Raises:
             InvalidVideo: the video can not be decoded, or exceeds a limit.
@@ -81,9 +80,13 @@ class DecoderProcess:
         frames_bytes = plan.num_frames * plan.height * plan.width * 3
         self._allot(frames_bytes)
         await self._send(messages.pack("plan", messages.plan_to_bytes(plan)))
-        await self._receive("done")
+        done = await self._receive("done")
         # The array keeps the mapping alive, the mapping keeps the memory.
-        return np.frombuffer(mmap.mmap(self.frames_fd, frames_bytes), np.uint8).reshape(shape)
+        frames = np.frombuffer(mmap.mmap(self.frames_fd, frames_bytes), np.uint8).reshape(shape)
+        try:
+            return DecodedFrames(frames, messages.count_from_bytes(done))
+        except ValueError as error:
+            raise video_fault("video_decode_failed", self.limits) from error
 
     def _allot(self, frames_bytes: int) -> None:
         """Give the frames' memory its final size.

@@ -51,7 +51,7 @@ _TEXTS: dict[VideoFault, str] = {
     "no_frames": "The file has a video stream but no frame in it. Send a complete file.",
     "unsupported_container": (
         "The container format is not accepted. Send MP4, MOV, WebM, MKV, AVI, MPEG-TS, MPEG-PS, "
-        "Ogg, FLV, ASF/WMV or GIF."
+        "Ogg, FLV, ASF/WMV, GIF or APNG."
     ),
     "unsupported_codec": ("The video codec is not accepted. Send H.264, HEVC, VP8, VP9 or AV1."),
     "video_decode_failed": (

@@ -9,17 +9,20 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self
 from urllib.parse import quote, urljoin, urlsplit
 
 import httpcore
 
-from server.errors import InvalidRequest, RequestTooLarge, VideoUnreachable
+from server.errors import InvalidRequest, VideoUnreachable
 from server.media.addresses import is_public_address
 from server.media.downloads import DownloadCache
+from server.media.hosts import HostList
+from server.media.sizelimit import SizeLimit
 from server.settings import VideoSettings
 
 logger = logging.getLogger(__name__)
@@ -29,6 +32,7 @@ _MAX_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_ADDRESSES_TRIED = 4
 _CONNECT_SECONDS = 5.0
+_MAX_LOOKUPS = 16
 _PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
 _HEADERS = [
@@ -62,6 +66,14 @@ _NETWORK_FAILURES = (
 
 
 @dataclass(frozen=True, slots=True)
+class _Rules:
+    """What a URL may be, by the settings."""
+
+    any_port: bool
+    hosts: HostList
+
+
+@dataclass(frozen=True, slots=True)
 class _Target:
     """A URL that keeps to the rules, in the parts that go on the wire."""
 
@@ -72,7 +84,7 @@ class _Target:
     path: str
 
     @classmethod
-    def parse(cls, url: str, *, any_port: bool) -> Self:
+    def parse(cls, url: str, rules: _Rules) -> Self:
         if len(url) > _MAX_URL_CHARACTERS:
             raise _MalformedURL(f"it is longer than {_MAX_URL_CHARACTERS} characters")
         if _FORBIDDEN_CHARACTERS.search(url):
@@ -91,17 +103,19 @@ class _Target:
             raise _MalformedURL("it has no host")
         if port is None:
             port = _PORTS[parts.scheme]
-        if not any_port and port not in _PORTS.values():
+        if not rules.any_port and port not in _PORTS.values():
             raise _MalformedURL("its port is neither 80 nor 443")
+        if not rules.hosts.allows(host):
+            raise _MalformedURL("its host is none that this server fetches from")
         path = quote(parts.path or "/", safe=_PATH_CHARACTERS)
         if parts.query:
             path += "?" + quote(parts.query, safe=_PATH_CHARACTERS + "?[]")
         return cls(url, parts.scheme, host, port, path)
 
-    def redirected(self, location: str, *, any_port: bool) -> Self:
+    def redirected(self, location: str, rules: _Rules) -> Self:
         """Returns the target of a redirect found here."""
         try:
-            target = type(self).parse(urljoin(self.text, location), any_port=any_port)
+            target = type(self).parse(urljoin(self.text, location), rules)
         except (_MalformedURL, ValueError) as error:
             raise _Unreachable("redirect to a forbidden URL") from error
         if self.scheme == "https" and target.scheme == "http":
@@ -122,16 +136,60 @@ class _Target:
         )
 
 
+def unreachable(param: str) -> VideoUnreachable:
+    """Returns the error for a URL that could not be retrieved, whatever the reason."""
+    return VideoUnreachable(
+        "The video URL could not be retrieved. Check that it is publicly reachable, or send the "
+        "video as a data: URL.",
+        param=param,
+    )
+
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""Returns the addresses of a host for a port. Raises OSError if there are none."""
+
+
+class _SystemResolver:
+    """Asks the system, which may take its time: in threads that nothing else waits for."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="resolver")
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
 class Fetcher:
     """Retrieves http(s) URLs for ``SourceReader``."""
 
-    def __init__(self, settings: VideoSettings, downloads: DownloadCache | None = None) -> None:
-        self._downloads = DownloadCache() if downloads is None else downloads
-        self._max_bytes = settings.max_video_bytes
-        self._timeout_seconds = settings.fetch_timeout_seconds
-        self._allow_private = settings.allow_private_addresses
+    def __init__(
+        self,
+        settings: VideoSettings,
+        downloads: DownloadCache | None = None,
+        *,
+        resolve: Resolve | None = None,
+        network: httpcore.AsyncNetworkBackend | None = None,
+    ) -> None:
+        """Prepare.
 
-    async def fetch(self, url: str, *, param: str) -> bytes:
+        Args:
+            settings: limits, and what may be fetched.
+            downloads: what is kept of earlier downloads; by default nothing.
+            resolve: finds the addresses of a host; by default the system does.
+            network: connects to addresses; by default the system does.
+        """
+        self._downloads = DownloadCache() if downloads is None else downloads
+        self._rules = _Rules(settings.allow_private_addresses, HostList(settings.allowed_hosts))
+        self._network = _CheckedNetwork(
+            allow_private=settings.allow_private_addresses,
+            resolve=_SystemResolver() if resolve is None else resolve,
+            network=httpcore.AnyIOBackend() if network is None else network,
+        )
+        self._timeout_seconds = settings.fetch_timeout_seconds
+
+    async def fetch(self, url: str, limit: SizeLimit, *, param: str) -> bytes:
         """Returns the body that ``url`` leads to.
 
         Raises:
@@ -140,9 +198,9 @@ class Fetcher:
             VideoUnreachable: anything else; one text, so that nobody can map our network.
         """
         try:
-            target = _Target.parse(url, any_port=self._allow_private)
+            target = _Target.parse(url, self._rules)
             async with asyncio.timeout(self._timeout_seconds):
-                return await self._follow(target)
+                return await self._follow(target, limit)
         except _MalformedURL as error:
             raise InvalidRequest(
                 f"The video URL is not accepted: {error}. Send a plain http(s) URL.",
@@ -150,38 +208,29 @@ class Fetcher:
                 code="invalid_video_url",
             ) from error
         except _TooLarge as error:
-            raise RequestTooLarge(
-                f"The video has more than {self._max_bytes} bytes, the limit. Send a smaller one.",
-                param=param,
-            ) from error
+            raise limit.exceeded(param) from error
         except _NETWORK_FAILURES as error:
-            raise self._unreachable(error, param) from error
+            reason = str(error) if isinstance(error, _Unreachable) else type(error).__name__
+            logger.info("video URL not retrieved: %s", reason)
+            raise unreachable(param) from error
 
-    def _unreachable(self, error: Exception, param: str) -> VideoUnreachable:
-        reason = str(error) if isinstance(error, _Unreachable) else type(error).__name__
-        logger.info("video URL not retrieved: %s", reason)
-        return VideoUnreachable(
-            "The video URL could not be retrieved. Check that it is publicly reachable, or send "
-            "the video as a data: URL.",
-            param=param,
-        )
-
-    async def _follow(self, target: _Target) -> bytes:
+    async def _follow(self, target: _Target, limit: SizeLimit) -> bytes:
         for _ in range(_MAX_REDIRECTS + 1):
-            found = await self._get(target)
+            found = await self._get(target, limit.max_bytes)
             if isinstance(found, bytes):
                 return found
-            target = target.redirected(found, any_port=self._allow_private)
+            target = target.redirected(found, self._rules)
         raise _Unreachable("too many redirects")
 
-    async def _get(self, target: _Target) -> bytes | str:
+    async def _get(self, target: _Target, max_bytes: int) -> bytes | str:
         """Returns the body, or the location that the answer redirects to."""
         kept = self._downloads.get(target.identity)
         request_headers = [*_HEADERS, *(kept.conditions if kept is not None else ())]
         async with (
             httpcore.AsyncConnectionPool(
-                ssl_context=self._ssl_context,
-                network_backend=_CheckedNetwork(allow_private=self._allow_private),
+                # Loading the certificates takes long enough to be left out where none is looked at.
+                ssl_context=self._ssl_context if target.scheme == "https" else None,
+                network_backend=self._network,
             ) as connections,
             connections.stream("GET", target.to_httpcore(), headers=request_headers) as response,
         ):
@@ -189,35 +238,41 @@ class Fetcher:
             if response.status in _REDIRECTS and b"location" in headers:
                 return headers[b"location"].decode("latin-1")
             if response.status == 304 and kept is not None:
+                if len(kept.body) > max_bytes:
+                    raise _TooLarge
                 return self._downloads.confirmed(target.identity, kept, headers)
             if response.status != 200:
                 raise _Unreachable("status other than 200")
             if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
                 raise _Unreachable("compressed body")
-            body = await self._body(response, headers.get(b"content-length"))
+            body = await _body(response, headers.get(b"content-length"), max_bytes)
             return self._downloads.loaded(target.identity, body, headers)
-
-    async def _body(self, response: httpcore.Response, claimed_bytes: bytes | None) -> bytes:
-        if claimed_bytes is not None and int(claimed_bytes) > self._max_bytes:
-            raise _TooLarge
-        body = bytearray()
-        async for chunk in response.aiter_stream():
-            body += chunk
-            if len(body) > self._max_bytes:
-                raise _TooLarge
-        return bytes(body)
 
     @cached_property
     def _ssl_context(self) -> ssl.SSLContext:
         return httpcore.default_ssl_context()
 
 
+async def _body(response: httpcore.Response, claimed_bytes: bytes | None, max_bytes: int) -> bytes:
+    if claimed_bytes is not None and int(claimed_bytes) > max_bytes:
+        raise _TooLarge
+    body = bytearray()
+    async for chunk in response.aiter_stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise _TooLarge
+    return bytes(body)
+
+
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):
     """Connects to addresses that were checked, and to nothing else."""
 
-    def __init__(self, *, allow_private: bool) -> None:
+    def __init__(
+        self, *, allow_private: bool, resolve: Resolve, network: httpcore.AsyncNetworkBackend
+    ) -> None:
         self._allow_private = allow_private
-        self._network = httpcore.AnyIOBackend()
+        self._resolve = resolve
+        self._network = network
 
     async def connect_tcp(
         self,
@@ -248,9 +303,7 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
 
     async def _addresses(self, host: str, port: int) -> list[str]:
         """Returns the addresses of ``host``; one forbidden address taints them all."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+        addresses = await self._resolve(host, port)
         if not self._allow_private and not all(map(is_public_address, addresses)):
             raise _Unreachable("address not public")
         return addresses

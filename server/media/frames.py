@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 class SharedFrames:
     """The frames of a clip. Their memory is free when neither this nor a view of it is left."""
 
-    def __init__(self, fd: int, shape: tuple[int, int, int, int]) -> None:
+    def __init__(self, fd: int, shape: tuple[int, int, int, int], *, num_replaced: int = 0) -> None:
         """Take hold of a memory file.
 
         Args:
             fd: holds the frames; stays the caller's, who closes it. Nobody may write to it any
                 more or change its size.
             shape: (num_frames, height, width, 3).
+            num_replaced: frames that hold the picture of a neighbour.
         """
+        self.num_replaced = num_replaced
+        """Frames that hold the picture of a neighbour."""
         self.shape = shape
         """(num_frames, height, width, 3)."""
         self._fd = os.dup(fd)

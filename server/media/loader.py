@@ -11,35 +11,25 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TypeGuard
 
 import numpy as np
 
-from server.conversation import VideoRequest
+from server.conversation import MediaSource, UrlSource, VideoRequest
 from server.errors import RequestError
+from server.files.store import FileStore
 from server.media.clip import FramePlan, VideoClip, VideoFacts
 from server.media.downloads import DownloadCache
 from server.media.flights import SingleFlight
-from server.media.sampling import Sampling, plan_frames
+from server.media.planning import ClipPlan, ClipPlanner, FrameGeometry
 from server.media.sharing import SharedDecodes
 from server.media.source import SourceReader
 from server.media.workers import DecoderPool
 from server.metrics import Metrics
 from server.settings import VideoSettings
 
-PlanHook = Callable[[VideoFacts, FramePlan], None]
+PlanHook = Callable[[VideoFacts, ClipPlan], None]
 """Called before any frame is decoded; raises a ``RequestError`` to refuse the plan."""
-
-
-class FrameGeometry(Protocol):
-    """How the served model sees frames; the engine's ``VideoGeometry`` is one."""
-
-    @property
-    def temporal_patch_size(self) -> int:
-        """Frames that become one step in time."""
-
-    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
-        """Returns (width, height) to which the model's own processor would resize a frame."""
 
 
 _SLOW_HASH_BYTES = 1_000_000
@@ -56,6 +46,7 @@ class VideoLoader:
         geometry: FrameGeometry,
         *,
         pool: DecoderPool | None = None,
+        uploads: FileStore | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         """Prepare; no process runs before ``start``.
@@ -64,15 +55,15 @@ class VideoLoader:
             settings: limits.
             geometry: the frame sizes of the served model.
             pool: decoder processes; by default a pool of its own.
+            uploads: where uploaded files are; without it there are none.
             metrics: counts what the caches do; by default nobody reads them.
         """
         metrics = Metrics() if metrics is None else metrics
-        self._settings = settings
-        self._geometry = geometry
+        self._planner = ClipPlanner(settings, geometry)
         self._downloads = DownloadCache(max_bytes=settings.download_cache_bytes, metrics=metrics)
         self._downloads_meter = metrics.cache("downloads")
         self._fetches: SingleFlight[bytes] = SingleFlight()
-        self._reader = SourceReader(settings, self._downloads)
+        self._reader = SourceReader(settings, self._downloads, uploads=uploads)
         self._pool = DecoderPool(settings, metrics=metrics) if pool is None else pool
         self._decodes = SharedDecodes(
             self._pool, cache_bytes=settings.clip_cache_bytes, metrics=metrics
@@ -93,22 +84,36 @@ class VideoLoader:
         return self._pool.is_full_for(client)
 
     async def fetch(self, video: VideoRequest) -> bytes:
-        """Returns the encoded video that the request's URL stands for.
+        """Returns the encoded video that the request points to.
 
         Raises:
             InvalidRequest, RequestTooLarge, VideoUnreachable: it can not be had.
         """
         with _naming(video):
-            if not _is_remote(video.url):
-                return await self._reader.read(video.url, param=video.param)
-            key = hashlib.sha256(video.url.encode()).digest()
+            source = video.source
+            if not _is_remote(source):
+                return await self._reader.read(source, param=video.param)
+            key = hashlib.sha256(source.url.encode()).digest()
             if key in self._fetches:
                 self._downloads_meter.looked_up("shared")
             # Without a name: an error is told to all, each under the name of its own video.
-            async with self._fetches.join(
-                key, lambda: self._reader.read(video.url, param="")
-            ) as source:
-                return source
+            async with self._fetches.join(key, lambda: self._reader.read(source, param="")) as data:
+                return data
+
+    async def plan(
+        self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
+    ) -> tuple[VideoFacts, ClipPlan]:
+        """Returns what ``decode`` would decode, without decoding it.
+
+        Arguments and errors as for ``decode``.
+        """
+        with _naming(video):
+            async with self._decodes.probed(source, await _digest(source)) as probed:
+                facts = probed.facts
+            plan = self._planner.plan(facts, video)
+            if on_plan is not None:
+                on_plan(facts, plan)
+        return facts, plan
 
     async def decode(
         self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
@@ -128,33 +133,20 @@ class VideoLoader:
             digest = await _digest(source)
             async with self._decodes.probed(source, digest) as probed:
                 facts = probed.facts
-                sampling = self._sample(facts, video)
-                plan = self._plan(facts, sampling)
+                plan = self._planner.plan(facts, video)
                 if on_plan is not None:
                     on_plan(facts, plan)
-                timestamps = tuple(facts.frame_times_seconds[i] for i in plan.frame_indices)
-                key = _content_key(digest, plan, timestamps, sampling.span_seconds)
-                frames = await probed.frames(key, plan)
+                timestamps = tuple(facts.frame_times_seconds[i] for i in plan.frames.frame_indices)
+                span_seconds = plan.sampling.span_seconds
+                key = _content_key(digest, plan.frames, timestamps, span_seconds)
+                frames = await probed.frames(key, plan.frames)
         return VideoClip(
             frames=frames.view(),
             timestamps_seconds=timestamps,
-            duration_seconds=sampling.span_seconds,
+            duration_seconds=span_seconds,
             content_key=key,
+            num_frames_replaced=frames.num_replaced,
         )
-
-    def _sample(self, facts: VideoFacts, video: VideoRequest) -> Sampling:
-        return plan_frames(
-            facts,
-            video.sampling,
-            self._settings,
-            temporal_patch_size=self._geometry.temporal_patch_size,
-        )
-
-    def _plan(self, facts: VideoFacts, sampling: Sampling) -> FramePlan:
-        width, height = self._geometry.frame_size(
-            width=facts.width, height=facts.height, num_frames=len(sampling.frame_indices)
-        )
-        return FramePlan(sampling.frame_indices, width, height)
 
 
 @contextmanager
@@ -163,13 +155,14 @@ def _naming(video: VideoRequest) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        error.param = error.param or video.param
+        error.param = video.param_of(error.param)
         raise
 
 
-def _is_remote(url: str) -> bool:
-    scheme = url[:6].partition(":")[0].lower()
-    return scheme in ("http", "https") and len(url) <= _MAX_URL_CHARACTERS
+def _is_remote(source: MediaSource) -> TypeGuard[UrlSource]:
+    if not isinstance(source, UrlSource) or len(source.url) > _MAX_URL_CHARACTERS:
+        return False
+    return source.url[:6].partition(":")[0].lower() in ("http", "https")
 
 
 async def _digest(source: bytes) -> bytes:

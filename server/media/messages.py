@@ -7,6 +7,8 @@
             <-- plan ----------
             -- done | fault --->
 
+``done`` says how many frames had to be replaced by a neighbour.
+
 The server does not trust the decoder, which has read a stranger's file: messages are plain numbers
 and closed sets, checked on arrival; nothing is ever unpickled.
 """
@@ -27,6 +29,7 @@ MAX_PAYLOAD_BYTES = 64_000_000
 MessageKind = Literal["facts", "fault", "plan", "done"]
 _KINDS: tuple[MessageKind, ...] = get_args(MessageKind)
 _HEADER = struct.Struct("!BI")
+_COUNT = struct.Struct("!I")
 HEADER_BYTES = _HEADER.size
 
 
@@ -106,6 +109,22 @@ def plan_from_bytes(payload: bytes) -> FramePlan:
     """Returns the plan that ``plan_to_bytes`` packed."""
     fields = json.loads(payload)
     return FramePlan(tuple(fields["frame_indices"]), fields["width"], fields["height"])
+
+
+def count_to_bytes(num_replaced: int) -> bytes:
+    """Returns the number of frames that hold the picture of a neighbour."""
+    return _COUNT.pack(num_replaced)
+
+
+def count_from_bytes(payload: bytes) -> int:
+    """Returns the number that ``count_to_bytes`` packed.
+
+    Raises:
+        ValueError: it did not.
+    """
+    if len(payload) != _COUNT.size:
+        raise ValueError("not a count")
+    return int(_COUNT.unpack(payload)[0])
 
 
 def fault_from_bytes(payload: bytes) -> VideoFault:

@@ -167,8 +167,10 @@ class _OpenVideo:
 
     async def decode(self, plan: FramePlan) -> SharedFrames:
         """Returns the planned frames; at most once."""
-        await self._decoder.decode(plan)
-        return SharedFrames(self._decoder.frames_fd, (plan.num_frames, plan.height, plan.width, 3))
+        decoded = await self._decoder.decode(plan)
+        return SharedFrames(
+            self._decoder.frames_fd, decoded.frames.shape, num_replaced=decoded.num_replaced
+        )
 
     async def close(self) -> None:
         """End the decoder, unless it was handed over."""

@@ -1,94 +1,141 @@
 """The bytes of a video, from wherever the client says they are."""
 
 import asyncio
-import binascii
-from urllib.parse import unquote_to_bytes
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TypeAlias
 
-from server.errors import InvalidRequest, RequestTooLarge
+from server.conversation import (
+    Base64Source,
+    FrameListSource,
+    MediaSource,
+    UploadSource,
+    UrlSource,
+)
+from server.errors import FilesUnavailable, InvalidRequest
+from server.files.store import FileStore
+from server.media.dataurl import read_base64, read_data_url
 from server.media.downloads import DownloadCache
-from server.media.fetch import Fetcher
+from server.media.fetch import Fetcher, unreachable
+from server.media.localfile import LocalFiles
+from server.media.picturelist import PictureList, pack_pictures
+from server.media.sizelimit import SizeLimit
 from server.settings import VideoSettings
 
-_ACCEPTED = "a data: URL (data:video/mp4;base64,...) or an http(s) URL"
-_ACCEPTED_WITHOUT_URLS = "a data: URL (data:video/mp4;base64,...)"
-_SLOW_DECODE_CHARACTERS = 1_000_000
-_MAX_DATA_HEADER_CHARACTERS = 1024
-_CHUNK_CHARACTERS = 4 * 250_000
-_WHITESPACE = b" \t\r\n\f\v"
-_FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+_Picture: TypeAlias = UrlSource | Base64Source
+_PICTURES_AT_ONCE = 8
 
 
 class SourceReader:
-    """Reads videos from data: and http(s) URLs, within the limits of the settings."""
+    """Reads what clients send or point to, within the limits of the settings."""
 
-    def __init__(self, settings: VideoSettings, downloads: DownloadCache | None = None) -> None:
-        self._max_bytes = settings.max_video_bytes
+    def __init__(
+        self,
+        settings: VideoSettings,
+        downloads: DownloadCache | None = None,
+        *,
+        uploads: FileStore | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            settings: limits, and what may be read.
+            downloads: what is kept of earlier downloads; by default nothing.
+            uploads: where uploaded files are; without it there are none.
+        """
+        self._uploads = uploads
+        self._video_limit = SizeLimit(settings.max_video_bytes)
+        self._picture_limit = SizeLimit(settings.max_picture_bytes, "picture")
+        self._timeout_seconds = settings.fetch_timeout_seconds
         self._fetcher = Fetcher(settings, downloads) if settings.allow_urls else None
+        directory = settings.local_directory
+        self._local_files = None if directory is None else LocalFiles(directory)
 
-    async def read(self, url: str, *, param: str) -> bytes:
+    async def read(self, source: MediaSource, *, param: str) -> bytes:
         """Returns the encoded video.
 
         Args:
-            url: as the client sent it.
-            param: JSON path of the URL, for errors.
+            source: where it is.
+            param: JSON path of the source, for errors.
 
         Raises:
-            InvalidRequest: the URL is malformed or of a kind that is not accepted.
+            InvalidRequest: the source is malformed or of a kind that is not accepted.
             RequestTooLarge: the video has more bytes than the limit.
             VideoUnreachable: the URL could not be retrieved.
+            UploadNotFound, FilesUnavailable: there is no such uploaded file.
         """
+        match source:
+            case UrlSource(url):
+                return await self._from_url(url, self._video_limit, param)
+            case Base64Source(text):
+                return await read_base64(text, self._video_limit, param=param)
+            case FrameListSource(pictures, fps):
+                return await self._frames(pictures, fps, param)
+            case UploadSource(file_id, owner):
+                return await self._upload(file_id, owner, param)
+
+    async def _upload(self, file_id: str, owner: str, param: str) -> bytes:
+        if self._uploads is None:
+            raise FilesUnavailable(param=param)
+        found = self._uploads.get(file_id, owner, param=param)
+        if found.num_bytes > self._video_limit.max_bytes:
+            raise self._video_limit.exceeded(param)
+        return await self._uploads.read(found, param=param)
+
+    async def _frames(self, pictures: Sequence[_Picture], fps: float, param: str) -> bytes:
+        """Returns the pictures, a few at a time, as one piece that a decoder takes for a video."""
+        few = asyncio.Semaphore(_PICTURES_AT_ONCE)
+        total_bytes = 0
+
+        async def read_one(index: int, picture: _Picture) -> bytes:
+            nonlocal total_bytes
+            async with few:
+                data = await self._picture(picture, f"{param}[{index}]")
+            total_bytes += len(data)
+            if total_bytes > self._video_limit.max_bytes:
+                raise self._video_limit.exceeded(param)
+            return data
+
+        data = await self._in_time(
+            (read_one(index, picture) for index, picture in enumerate(pictures)), param
+        )
+        return await asyncio.to_thread(pack_pictures, PictureList(data, fps))
+
+    async def _picture(self, picture: _Picture, param: str) -> bytes:
+        if isinstance(picture, Base64Source):
+            return await read_base64(picture.text, self._picture_limit, param=param)
+        return await self._from_url(picture.url, self._picture_limit, param)
+
+    async def _in_time(
+        self, reads: Iterable[Coroutine[None, None, bytes]], param: str
+    ) -> list[bytes]:
+        """Returns all results within the time for one URL; the first failure ends the others."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds), asyncio.TaskGroup() as group:
+                tasks = [group.create_task(read) for read in reads]
+        except TimeoutError as error:
+            raise unreachable(param) from error
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _from_url(self, url: str, limit: SizeLimit, param: str) -> bytes:
         scheme = url[:6].partition(":")[0].lower()
         if scheme == "data":
-            if len(url) < _SLOW_DECODE_CHARACTERS:
-                return self._from_data_url(url, param)
-            return await asyncio.to_thread(self._from_data_url, url, param)
+            return await read_data_url(url, limit, param=param)
         if self._fetcher is not None and scheme in ("http", "https"):
-            return await self._fetcher.fetch(url, param=param)
-        accepted = _ACCEPTED if self._fetcher is not None else _ACCEPTED_WITHOUT_URLS
+            return await self._fetcher.fetch(url, limit, param=param)
+        if self._local_files is not None and scheme == "file":
+            return await asyncio.to_thread(self._local_files.read, url, limit, param=param)
         raise InvalidRequest(
-            f"This kind of video URL is not accepted. Send {accepted}.",
+            f"This kind of video URL is not accepted. Send {self._accepted()}.",
             param=param,
             code="invalid_video_url",
         )
 
-    def _from_data_url(self, url: str, param: str) -> bytes:
-        comma = url.find(",", 0, _MAX_DATA_HEADER_CHARACTERS)
-        header = url[:comma].rstrip().lower()
-        if comma < 0 or not header.endswith(";base64"):
-            raise _malformed(param)
-        # Nothing decodes to less than a quarter of its length, all of it percent-encoded.
-        if len(url) - comma - 1 > 4 * (self._max_bytes + 3):
-            raise self._too_large(param)
-        try:
-            payload = url[comma + 1 :].encode("ascii")
-            if b"%" in payload:
-                payload = unquote_to_bytes(payload)
-            payload = payload.translate(_FROM_URL_SAFE, _WHITESPACE).rstrip(b"=")
-            if len(payload) * 3 // 4 > self._max_bytes:
-                raise self._too_large(param)
-            return _decode_base64(payload)
-        except (UnicodeEncodeError, binascii.Error) as error:
-            raise _malformed(param) from error
-
-    def _too_large(self, param: str) -> RequestTooLarge:
-        return RequestTooLarge(
-            f"The video has more than {self._max_bytes} bytes, the limit. Send a smaller file.",
-            param=param,
-        )
-
-
-def _decode_base64(characters: bytes) -> bytes:
-    """Returns the bytes that unpadded base64 stands for; in pieces, so that others can run."""
-    padded = characters + b"=" * (-len(characters) % 4)
-    return b"".join(
-        binascii.a2b_base64(padded[start : start + _CHUNK_CHARACTERS], strict_mode=True)
-        for start in range(0, len(padded), _CHUNK_CHARACTERS)
-    )
-
-
-def _malformed(param: str) -> InvalidRequest:
-    return InvalidRequest(
-        "The data: URL is malformed. Send data:video/mp4;base64, followed by the file in base64.",
-        param=param,
-        code="invalid_video_url",
-    )
+    def _accepted(self) -> str:
+        kinds = ["a data: URL (data:video/mp4;base64,...)"]
+        if self._fetcher is not None:
+            kinds.append("an http(s) URL")
+        if self._local_files is not None:
+            kinds.append("a file: URL")
+        return " or ".join(kinds)

@@ -10,9 +10,13 @@ class SourceFile:
     It has no ``name`` on purpose: FFmpeg would take it for a URL and probe by its extension.
     """
 
-    def __init__(self, data: bytes | mmap) -> None:
+    def __init__(self, data: bytes | mmap | memoryview) -> None:
         self._data = memoryview(data)
         self._position = 0
+
+    def reopened(self) -> "SourceFile":
+        """Returns another file over the same bytes, with a position of its own."""
+        return SourceFile(self._data)
 
     def read(self, size: int = -1) -> bytes:
         """Returns at most ``size`` bytes from the position on, all of them if it is negative."""

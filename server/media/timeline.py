@@ -21,6 +21,8 @@ class PacketFacts:
     """Whether decoding can start here, as the container claims."""
     is_shown: bool
     """False for packets that are only decoded for others: before an edit list's start, hidden."""
+    completes_previous: bool = False
+    """Whether it holds the second half of the picture before it, so that both are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,22 @@ class Span:
 
     first: int
     last: int
+
+    @property
+    def num_packets(self) -> int:
+        """Number of packets."""
+        return self.last + 1 - self.first
+
+
+def can_be_shared(spans: Sequence[Span], num_workers: int) -> bool:
+    """Returns whether decoding spans one by one keeps all workers busy nearly to the end.
+
+    With few or uneven spans one worker would be left with a long one while the others idle.
+    """
+    sizes = [span.num_packets for span in spans]
+    return (
+        num_workers > 1 and len(sizes) >= 2 * num_workers and max(sizes) * num_workers <= sum(sizes)
+    )
 
 
 class Timeline:
@@ -103,20 +121,30 @@ class Timeline:
             numbers[position] = number
         return numbers
 
-    def spans(self, frames: Iterable[int]) -> list[Span]:
+    def spans(self, frames: Iterable[int], *, num_neighbours: int = 0) -> list[Span]:
         """Returns the packets that ``frames`` depend on, in decode order, without overlap.
 
         A frame depends on what follows the last keyframe that precedes it both in decode and in
         presentation order: a keyframe may be followed by frames shown before it, which refer to
         the group before (open GOP).
+
+        Args:
+            frames: their numbers.
+            num_neighbours: how many frames on both sides of each one are needed in its span.
         """
         spans: list[Span] = []
-        for last in sorted(self._shown[frame] for frame in frames):
-            first = self._start_for(last)
+        needed = (self._needed(frame, num_neighbours) for frame in frames)
+        for last, first in sorted((span.last, span.first) for span in needed):
             while spans and first <= spans[-1].last + 1:
                 first = min(first, spans.pop().first)
             spans.append(Span(first, last))
         return spans
+
+    def _needed(self, frame: int, num_neighbours: int) -> Span:
+        around = self._shown[max(frame - num_neighbours, 0) : frame + num_neighbours + 1]
+        last = max(around)
+        is_half = last + 1 < len(self._packets) and self._packets[last + 1].completes_previous
+        return Span(min(map(self._start_for, around)), last + 1 if is_half else last)
 
     def _start_for(self, position: int) -> int:
         time = self._packets[position].time or 0

@@ -72,15 +72,18 @@ def serve() -> Serve:
     register()
 
     @asynccontextmanager
-    async def service(*, settings=None, **script) -> AsyncIterator[Service]:
-        chosen = Settings(engine=ENGINE, **(settings or {}))
+    async def service(
+        *, settings=None, model=None, engine_arguments=None, **script
+    ) -> AsyncIterator[Service]:
+        arguments = {**ENGINE, **(engine_arguments or {})}
+        chosen = Settings(engine=arguments, **(settings or {}))
         clients = []
 
         def connect(config):
             clients.append(ScriptedClient(config, Script(**script)))
             return clients[0]
 
-        engine = VllmEngine(chosen, model=str(ensure_model()), client_factory=connect)
+        engine = VllmEngine(chosen, model=str(model or ensure_model()), client_factory=connect)
         registry, failures = CollectorRegistry(), []
         app = create_app(chosen, engine, registry=registry, stop_process=failures.append)
         server = _Server(

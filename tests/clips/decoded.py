@@ -22,12 +22,16 @@ LIMITS = DecodeLimits(
 
 
 def decoded_frames(
-    source: bytes, *, frame_indices: Sequence[int], size: tuple[int, int]
+    source: bytes,
+    *,
+    frame_indices: Sequence[int],
+    size: tuple[int, int],
+    limits: DecodeLimits = LIMITS,
 ) -> NDArray[np.uint8]:
     """Returns RGB frames of (width, height) ``size`` as our decoder gives them."""
     plan = FramePlan(tuple(frame_indices), *size)
     frames = np.zeros((plan.num_frames, plan.height, plan.width, 3), np.uint8)
-    with VideoSource(SourceFile(source), LIMITS) as video:
+    with VideoSource(SourceFile(source), limits) as video:
         video.probe()
         video.decode(plan, frames)
     return frames
@@ -46,3 +50,9 @@ def reference_frames(source: bytes) -> list[NDArray[np.uint8]]:
             np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
             for frame in container.decode(video=0)
         ]
+
+
+def packet_places(source: bytes | bytearray) -> list[tuple[int, int]]:
+    """Returns (position, size) of each packet of the first video stream, in decode order."""
+    with av.open(io.BytesIO(bytes(source))) as container:
+        return [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]

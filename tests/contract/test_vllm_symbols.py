@@ -8,6 +8,7 @@ import vllm
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector
+from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import RequestStateStats
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
@@ -96,6 +97,10 @@ def test_the_serving_class_still_calls_the_generators_that_are_watched():
 
     assert "self.chat_completion_stream_generator(" in source
     assert "self.chat_completion_full_generator(" in source
+
+
+def test_rendering_can_still_leave_the_shared_cache_of_media_alone():
+    assert "skip_mm_cache" in inspect.signature(OnlineRenderer.render_chat).parameters
 
 
 def test_the_engine_still_reports_when_it_queued_and_scheduled():

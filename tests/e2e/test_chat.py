@@ -172,6 +172,44 @@ def test_sampling_follows_fps_and_num_frames(server, clip_url):
     assert frames(num_frames=6) == 6
 
 
+@pytest.mark.parametrize(
+    "hints",
+    [
+        {},
+        {"video_pruning_rate": 0.75, "fps": 3},
+        {"start_offset": "1.5s", "end_offset": 6, "max_pixels": 20_000},
+        {"frame_alignment": "keyframe"},
+        {"video_token_budget": 120},
+    ],
+)
+def test_what_a_request_costs_is_told_before(server, clip_url, hints):
+    messages = [user(video(clip_url, **hints), text(QUESTION)), user(video(clip_url))]
+    foretold = httpx.post(
+        f"{server.base_url}/v1/chat/completions/input_tokens",
+        json={"messages": messages},
+        timeout=60,
+    ).json()
+    # Counting first must not make the engine take a stand-in for the video.
+    first, again = (ask(server, clip_url, messages=messages) for _ in range(2))
+
+    assert foretold["input_tokens"] == first.usage.prompt_tokens
+    assert foretold["videos"] == first.metrics["videos"]
+    assert content(first) == content(again)
+
+
+def test_a_stretch_and_a_budget_change_what_the_model_sees(server, clip_url):
+    def answer(**hints):
+        return ask(server, clip_url, messages=[user(video(clip_url, **hints), text(QUESTION))])
+
+    whole, half, tight = answer(), answer(end_offset=4), answer(video_token_budget=100)
+
+    assert (report(whole)["span_seconds"], report(half)["span_seconds"]) == (8.0, 4.0)
+    assert report(half)["frames_sampled"] == 8
+    assert report(tight)["tokens_after"] <= 100
+    assert half.usage.prompt_tokens < whole.usage.prompt_tokens
+    assert len({content(found) for found in (whole, half, tight)}) == 3
+
+
 def test_a_video_is_fetched_from_an_http_url(server):
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *args):
@@ -218,7 +256,12 @@ def test_nan_as_a_rate_is_a_400(server):
         (None, {"speed": 2}, {}, "messages[0].content[0].video_url.speed"),
         (None, {}, {"temperature": -3}, "temperature"),
         (None, {}, {"extra_body": {"video_prunning_rate": 0.5}}, "video_prunning_rate"),
-        (None, {}, {"extra_body": {"mm_processor_kwargs": {}}}, "mm_processor_kwargs"),
+        (
+            None,
+            {},
+            {"extra_body": {"mm_processor_kwargs": {"do_resize": False}}},
+            "mm_processor_kwargs.do_resize",
+        ),
     ],
 )
 def test_bad_input_is_a_400_that_names_the_parameter(server, clip_url, url, hints, options, param):

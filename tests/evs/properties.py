@@ -35,8 +35,6 @@ BFLOAT16_STEP = 2**-4
 """Between one logit above 8 and the next; a single rounding that falls otherwise."""
 CHUNKS = (48, 160)
 NO_PREFIX_CACHE = "vLLM's prefix cache does not run for it on a CPU (mamba_mixer2.py)"
-SCARCE = {"num_gpu_blocks_override": 7, "max_model_len": 768}
-"""Memory for little more than one of the prompts."""
 NGRAM = {
     **{"method": "ngram", "num_speculative_tokens": 3},
     **{"prompt_lookup_min": 1, "prompt_lookup_max": 2},
@@ -257,7 +255,7 @@ def schedule(bench: Bench) -> Iterator[Measurement]:
         with bench.engine(enable_prefix_caching=True, max_num_batched_tokens=96) as engine:
             engine.ask(bench.pruned)
             yield from compared("prefix cache", engine.ask(bench.pruned))
-    with bench.engine(**SCARCE) as engine, spies.preemptions() as seen:
+    with bench.engine(**bench.family.scarce_memory) as engine, spies.preemptions() as seen:
         yield from compared("preemption", engine.ask(bench.pruned))
     yield Measurement("preemptions", len(seen), 0, at_least=True)
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import server.demo.model
 from server.demo.model import ensure_built
@@ -52,6 +53,10 @@ class Family:
     has_mrope: bool = True
     has_prefix_cache: bool = True
     """Whether vLLM can resume a prompt from its prefix cache on a CPU."""
+    scarce_memory: Mapping[str, Any] = field(
+        default_factory=lambda: {"num_gpu_blocks_override": 7, "max_model_len": 768}
+    )
+    """Engine arguments that leave memory for little more than one prompt of a test."""
     speculators: tuple[str, ...] = ("ngram",)
     """What can draft for it on a CPU, by the method's name in vLLM."""
     unspeculated: Mapping[str, str] = field(default_factory=dict)
@@ -106,6 +111,13 @@ FAMILIES = {
             has_mrope=False,
             # mamba_mixer2.py wants a state for each chunk, the CPU kernel returns one a request.
             has_prefix_cache=False,
+            # Its blocks are so large that no answer outgrows one: chunks must do it.
+            scarce_memory={
+                "num_gpu_blocks_override": 8,
+                "max_model_len": 1024,
+                "max_num_batched_tokens": 300,
+                "scheduler_reserve_full_isl": False,
+            },
             speculators=(),
             unspeculated={"ngram": NO_MAMBA_DRAFTS},
         ),

@@ -276,3 +276,49 @@ def test_the_demo_config_serves_the_embedded_model() -> None:
 
     assert settings.model == "embedded"
     assert settings.engine["limit_mm_per_prompt"]["image"] == 0
+
+
+@pytest.mark.parametrize("text", ['["first-key", "second-key"]', "first-key,second-key"])
+def test_keys_can_be_given_as_json_or_with_commas(tmp_path: Path, text: str) -> None:
+    settings = load(tmp_path, environ={"VIDEO_CHAT_HTTP__API_KEYS": text})
+    assert [key.get_secret_value() for key in settings.http.api_keys] == ["first-key", "second-key"]
+    from_file = load(tmp_path, "http: {api_keys: [first-key, second-key]}")
+    assert from_file.http.api_keys == settings.http.api_keys
+
+
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [
+        (None, {"VIDEO_CHAT_HTTP__API_KEYS": "hush-hush,hush"}),
+        (None, {"VIDEO_CHAT_HTTP__API_KEYS": "hush hush hush"}),
+        (None, {"VIDEO_CHAT_HTTP__API_KEYS": '["hush-hush-\u00e9"]'}),
+        (None, {"VIDEO_CHAT_HTTP__API_KEYS": '[["hush-hush"]]'}),
+        (None, {"VIDEO_CHAT_HTTP__API_KEY": "hush-hush"}),
+        (None, {"VIDEO_CHAT_API_KEYS": "hush-hush"}),
+        (None, {"VIDEO_CHAT_HTTP": '{"api_keys": hush-hush'}),
+        ("http: {api_keys: hush-hush}", {}),
+        ("http: {api_keys: {hush-hush: 1}}", {}),
+        ("http: {api-keys: [hush-hush]}", {}),
+        ("http: [api_keys, hush-hush]", {}),
+    ],
+    ids=range(11),
+)
+def test_a_wrong_key_is_refused_and_not_shown(
+    tmp_path: Path, text: str | None, environ: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, text, environ)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["https://x.example", "x.example:80", "*", "*x.example", "X.example", ""]
+)
+def test_a_wrong_name_of_a_host_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"video\.allowed_hosts"):
+        load(tmp_path, yaml.safe_dump({"video": {"allowed_hosts": [name]}}))
+
+
+def test_names_of_hosts_can_be_listed(tmp_path: Path) -> None:
+    hosts = load(tmp_path, "video: {allowed_hosts: [a.example, '*.b.example']}").video.allowed_hosts
+    assert hosts == ("a.example", "*.b.example")

@@ -10,16 +10,15 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
-from starlette.middleware import Middleware
 
-from server.api import chat, health, models
-from server.api.bodies import BodyLimit
 from server.api.errors import exception_handlers
-from server.api.middleware import ChatAdmission, RequestLog
+from server.api.layers import middleware
 from server.api.protocol import FirstByteProtocol
-from server.conversation import ChatRequest
+from server.api.routes import ROUTERS
+from server.conversation import ChatRequest, PixelLimits
 from server.engine.base import ModelFacts, VideoTokens
 from server.evs.arithmetic import METHODS
+from server.files.store import FileStore
 from server.metrics import Metrics
 from server.settings import HttpSettings, Settings
 from server.timing import Stopwatch
@@ -32,7 +31,11 @@ class Squares:
 
     temporal_patch_size = 2
 
-    def frame_size(self, *, width: int, height: int, num_frames: int) -> tuple[int, int]:
+    limits_each_frame = True
+
+    def frame_size(
+        self, *, width: int, height: int, num_frames: int, limits: PixelLimits
+    ) -> tuple[int, int]:
         return width, height
 
     def video_tokens(
@@ -105,6 +108,13 @@ class StubPipeline:
             "metrics": {"videos": []},
         }
 
+    async def count(self, request: ChatRequest) -> dict[str, Any]:
+        self.requests.append(request)
+        await self._pause(self.before)
+        if self.error is not None:
+            raise self.error
+        return {"object": "response.input_tokens", "input_tokens": 3, "videos": []}
+
     async def stream(
         self, request: ChatRequest, watch: Stopwatch
     ) -> AsyncGenerator[dict[str, Any], None]:
@@ -148,6 +158,7 @@ def build_app(
     *,
     settings: Settings | None = None,
     engine: StubEngine | None = None,
+    files: FileStore | None = None,
     metrics: Metrics | None = None,
     is_full_for: Callable[[str], bool] = lambda client: False,
 ) -> FastAPI:
@@ -156,27 +167,14 @@ def build_app(
     app = FastAPI(
         exception_handlers=exception_handlers(),
         redirect_slashes=False,
-        middleware=[
-            Middleware(RequestLog),
-            Middleware(
-                ChatAdmission,
-                metrics=metrics,
-                max_requests=settings.http.max_concurrent_requests,
-                is_full_for=is_full_for,
-            ),
-            Middleware(
-                BodyLimit,
-                max_body_bytes=settings.http.max_body_bytes,
-                max_bodies_bytes=settings.http.max_bodies_bytes,
-                timeout_seconds=settings.http.body_timeout_seconds,
-            ),
-        ],
+        middleware=middleware(settings, metrics, is_full_for=is_full_for),
     )
     app.state.settings = settings
     app.state.engine = engine or StubEngine()
     app.state.pipeline = pipeline
+    app.state.files = files or FileStore(settings.files)
     app.state.metrics = metrics
-    for router in (chat.router, models.router, health.router):
+    for router in ROUTERS:
         app.include_router(router)
     return app
 

@@ -53,4 +53,4 @@ async def test_every_path_is_in_the_reference() -> None:
     async with client_of(build_app(StubPipeline(), engine=StubEngine())) as client:
         document = (await client.get("/openapi.json")).json()
     for path in document["paths"]:
-        assert path.replace("{model}", "{id}") in REFERENCE
+        assert path.replace("{model}", "{id}").replace("{file_id}", "{id}") in REFERENCE

@@ -22,6 +22,7 @@ from tests.unit.api.stubs import (
 )
 
 CHAT = "/v1/chat/completions"
+COUNT = f"{CHAT}/input_tokens"
 STREAMED = {**QUESTION, "stream": True}
 
 
@@ -227,6 +228,40 @@ async def test_server_that_stops_takes_no_new_chat(pipeline: StubPipeline) -> No
     assert response.status_code == 503
     assert response.headers["retry-after"]
     assert not pipeline.requests
+
+
+@pytest.mark.anyio
+async def test_the_cost_of_a_request_is_told_without_an_answer(pipeline: StubPipeline) -> None:
+    app = build_app(pipeline)
+    async with client_of(app) as client:
+        response = await client.post(COUNT, json={**STREAMED, "fps": 1})
+        wrong = await client.post(COUNT, json={**QUESTION, "fpss": 1})
+        form = await client.post(COUNT, content=b"{}", headers={"content-type": "text/plain"})
+
+    assert (response.status_code, response.json()["input_tokens"]) == (200, 3)
+    assert response.headers["content-type"] == "application/json"
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "fpss")
+    assert form.status_code == 415
+    assert len(pipeline.requests) == 1
+    assert counted(app, "videochat_requests_total", outcome="success") == 1
+
+
+@pytest.mark.anyio
+async def test_counting_is_admitted_as_a_chat_request_is() -> None:
+    gate = asyncio.Event()
+    pipeline = StubPipeline(before=gate.wait)  # type: ignore[arg-type]
+    app = build_app(pipeline, settings=http_settings(max_concurrent_requests=1))
+    async with client_of(app) as client:
+        first = asyncio.create_task(client.post(COUNT, json=QUESTION))
+        await until(lambda: bool(pipeline.requests))
+        busy = [await client.post(path, json=QUESTION) for path in (CHAT, COUNT)]
+        gate.set()
+        assert (await first).status_code == 200
+        app.state.draining = True
+        draining = await client.post(COUNT, json=QUESTION)
+
+    assert [response.status_code for response in (*busy, draining)] == [503] * 3
+    assert all(response.headers["retry-after"] for response in (*busy, draining))
 
 
 @pytest.mark.anyio

@@ -5,6 +5,7 @@ import httpx
 import pytest
 
 from server.client import current_client
+from server.settings import HttpSettings, Settings
 from tests.unit.api.stubs import (
     QUESTION,
     StubPipeline,
@@ -168,28 +169,41 @@ async def test_a_client_whose_videos_would_be_refused_is_refused_before_its_body
     assert counted(app, "videochat_requests_total", outcome="overloaded") == 1
 
 
-@pytest.mark.anyio
-async def test_clients_are_told_apart_by_key_or_else_by_address() -> None:
-    clients = []
-
+def _noting(clients: list[str]) -> StubPipeline:
     async def note() -> None:
         clients.append(current_client())
 
-    app = build_app(StubPipeline(before=note))
+    return StubPipeline(before=note)
+
+
+@pytest.mark.anyio
+async def test_clients_without_keys_are_told_apart_by_address() -> None:
+    clients: list[str] = []
+    app = build_app(_noting(clients))
     for address in ("192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8:1::1"):
         transport = httpx.ASGITransport(app=app, client=(address, 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            await client.post(CHAT, json=QUESTION)
-    async with client_of(app) as client:
-        for secret in ("one", "two", "one"):
-            headers = {"Authorization": f"Bearer {secret}"}
-            await client.post(CHAT, json=QUESTION, headers=headers)
+            invented = {"Authorization": f"Bearer {len(clients)}"}
+            await client.post(CHAT, json=QUESTION, headers=invented)
 
-    ipv4, mapped, first, neighbour, elsewhere, one, two, one_again = clients
-    assert ipv4 == "address:192.0.2.1"
+    ipv4, mapped, first, neighbour, elsewhere = clients
+    assert ipv4 == mapped == "address:192.0.2.1"
     assert first == neighbour == "address:2001:db8::/64"
     assert elsewhere == "address:2001:db8:1::/64"
-    assert mapped == ipv4
+
+
+@pytest.mark.anyio
+async def test_clients_with_keys_are_told_apart_by_them() -> None:
+    clients: list[str] = []
+    secrets = [secret * 8 for secret in ("one-", "two-")]
+    app = build_app(
+        _noting(clients), settings=Settings(http=HttpSettings.model_validate({"api_keys": secrets}))
+    )
+    async with client_of(app) as client:
+        for secret in (*secrets, secrets[0]):
+            await client.post(CHAT, json=QUESTION, headers={"Authorization": f"Bearer {secret}"})
+
+    one, two, one_again = clients
     assert one == one_again != two
     assert one.startswith("key:")
-    assert not any("one" in client or "two" in client for client in clients)
+    assert not any("one-" in client or "two-" in client for client in clients)

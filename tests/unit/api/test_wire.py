@@ -1,20 +1,24 @@
 """What becomes of a request body: a ChatRequest that holds only what is known, or a clear error."""
 
+import dataclasses
 import json
 import math
 import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from server.api.dialects import HINT_FIELDS, IDLE_FIELDS, REQUEST_FIELDS
 from server.api.fields import IGNORED_FIELDS, KNOWN_FIELDS, REFUSED_FIELDS
 from server.api.options import FORWARDED_FIELDS
 from server.api.wire import parse_chat_request
-from server.conversation import ChatRequest, SamplingWish
+from server.conversation import ChatRequest, PixelLimits, SamplingWish, TokenBudget, UrlSource
 from server.errors import InvalidRequest, ModelNotFound
 from server.evs.arithmetic import METHODS
 from server.settings import PruningSettings, Settings, VideoSettings
-from tests.unit.api.stubs import model_facts
+from tests.unit.api.stubs import Squares, model_facts
 
 URL = "data:video/mp4;base64,AAAA"
 VIDEO = {"type": "video_url", "video_url": {"url": URL}}
@@ -156,7 +160,8 @@ def test_every_forwarded_field_arrives() -> None:
 
 
 def test_null_is_the_same_as_leaving_out() -> None:
-    nulls = dict.fromkeys(FORWARDED_FIELDS | IGNORED_FIELDS | {"fps", "num_frames"})
+    hints = {*HINT_FIELDS, *REQUEST_FIELDS} - {"video_pruning_rate"}
+    nulls = dict.fromkeys(FORWARDED_FIELDS | IGNORED_FIELDS | hints)
     assert parsed({**nulls, "messages": HELLO}) == parsed({"messages": HELLO})
 
 
@@ -185,8 +190,7 @@ def test_fields_that_reach_into_the_engine_are_refused(name: str) -> None:
 
 
 def test_refusal_says_what_to_use_instead() -> None:
-    error = refused({"messages": HELLO, "media_io_kwargs": {"video": {"num_frames": -1}}})
-    assert "fps or num_frames" in str(error)
+    assert "Use logit_bias" in str(refused({"messages": HELLO, "bad_words": ["x"]}))
 
 
 def test_no_field_is_both_known_and_refused() -> None:
@@ -354,7 +358,7 @@ def test_messages_are_rebuilt_for_every_role() -> None:
     expected = json.loads(json.dumps(messages))
     expected[2]["content"][1] = {"type": "video_url", "video_url": {"url": "clip:0"}}
     assert request.body["messages"] == expected
-    assert [v.url for v in request.videos] == [URL]
+    assert [v.source for v in request.videos] == [UrlSource(URL)]
 
 
 def test_assistant_message_of_a_response_may_be_sent_back_whole() -> None:
@@ -427,11 +431,11 @@ def test_malformed_messages_are_refused_with_their_path(messages: Any, param: st
     assert refused({"messages": messages}).param == param
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video", "input_video"])
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "image", ["video"], None])
 def test_other_content_parts_are_refused_with_what_is_taken(kind: str) -> None:
-    error = refused(chat({"type": kind, kind: {"url": "x"}}))
+    error = refused(chat({"type": kind, "image_url": {"url": "x"}}))
     assert (error.param, error.code) == ("messages[0].content[0].type", "unsupported_content_part")
-    assert "text and video_url" in str(error)
+    assert "text, video_url, video, input_video and file" in str(error)
 
 
 def test_twenty_thousand_wrong_messages_cost_one_short_error() -> None:
@@ -541,7 +545,7 @@ def test_video_part_has_a_nested_and_a_flat_form(part: dict[str, Any], param: st
     request = parsed(chat(part, ASK))
 
     (found,) = request.videos
-    assert (found.url, found.param) == (URL, param)
+    assert (found.source, found.param) == (UrlSource(URL), param)
     assert (found.sampling, found.pruning_rate) == (SamplingWish(), 0.0)
     assert found.pruning_method == "evs"
     assert URL not in json.dumps(request.body)
@@ -555,7 +559,8 @@ def test_videos_are_numbered_through_all_messages() -> None:
     ]
     request = parsed({"messages": messages})
 
-    assert [v.url for v in request.videos] == [URL, "https://x/2", "https://x/3"]
+    urls = [URL, "https://x/2", "https://x/3"]
+    assert [v.source for v in request.videos] == [UrlSource(url) for url in urls]
     contents = [m["content"] for m in request.body["messages"]]
     assert contents[0][2]["video_url"] == {"url": "clip:1"}
     assert contents[2][0]["video_url"] == {"url": "clip:2"}
@@ -571,10 +576,9 @@ def test_videos_are_numbered_through_all_messages() -> None:
         ({"type": "video_url", "video_url": {}}, "messages[0].content[0].video_url.url"),
         (video({"url": ""}), "messages[0].content[0].video_url.url"),
         (video({"url": [URL]}), "messages[0].content[0].video_url.url"),
-        (video({"detail": "low"}), "messages[0].content[0].video_url.detail"),
-        (video(uuid="1"), "messages[0].content[0].uuid"),
+        (video({"details": "low"}), "messages[0].content[0].video_url.details"),
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_malformed_video_parts_are_refused(part: dict[str, Any], param: str) -> None:
     assert refused(chat(part)).param == param
@@ -647,6 +651,311 @@ def test_wrong_num_frames_is_refused_on_every_level(num_frames: Any) -> None:
     assert refused(chat(video(num_frames=num_frames))).param == f"{path}.num_frames"
     nested_path = f"{path}.video_url.num_frames"
     assert refused(chat(video({"num_frames": num_frames}))).param == nested_path
+
+
+FIRST_PART = "messages[0].content[0]"
+LEVELS: list[tuple[str, Any]] = [
+    ("", lambda hints: chat(VIDEO, **hints)),
+    (f"{FIRST_PART}.", lambda hints: chat(video(**hints))),
+    (f"{FIRST_PART}.video_url.", lambda hints: chat(video(hints))),
+]
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        ({"sample_fps": 3}, SamplingWish(fps=3)),
+        ({"nframes": 6}, SamplingWish(num_frames=6)),
+        ({"min_frames": 2, "max_frames": 9}, SamplingWish(min_frames=2, max_frames=9)),
+        ({"num_frames": 9, "max_frames": 9}, SamplingWish(num_frames=9, max_frames=9)),
+        ({"start_offset": 2}, SamplingWish(start_seconds=2)),
+        (
+            {"start_offset": "2s", "end_offset": "12.5s"},
+            SamplingWish(None, None, None, None, 2, 12.5),
+        ),
+        ({"startOffset": 0, "endOffset": 1e-3}, SamplingWish(end_seconds=1e-3)),
+        (
+            {"video_metadata": {"fps": 2, "start_offset": "1s"}},
+            SamplingWish(fps=2, start_seconds=1),
+        ),
+        ({"videoMetadata": {"endOffset": "4s"}}, SamplingWish(end_seconds=4)),
+        ({"video_metadata": {"fps": 2}, "fps": 1}, SamplingWish(fps=1)),
+        ({"video_metadata": None, "fps": 1, "sample_fps": None}, SamplingWish(fps=1)),
+        ({"frame_alignment": "keyframe"}, SamplingWish(alignment="keyframe")),
+        ({"frame_alignment": "exact"}, SamplingWish()),
+    ],
+    ids=range(13),
+)
+def test_hints_are_taken_on_every_level(hints: dict[str, Any], expected: SamplingWish) -> None:
+    assert [wish(make(hints)) for _, make in LEVELS] == [expected] * 3
+
+
+WRONG_HINTS: list[tuple[dict[str, Any], str]] = [
+    ({"sample_fps": 0}, "sample_fps"),
+    ({"nframes": "8"}, "nframes"),
+    ({"min_frames": 0}, "min_frames"),
+    ({"max_frames": 2.5}, "max_frames"),
+    ({"max_frames": True}, "max_frames"),
+    ({"min_frames": 9, "max_frames": 8}, "min_frames"),
+    ({"num_frames": 9, "max_frames": 8}, "num_frames"),
+    ({"num_frames": 7, "min_frames": 8}, "min_frames"),
+    ({"fps": 1, "nframes": 8}, "nframes"),
+    ({"start_offset": -1}, "start_offset"),
+    ({"start_offset": 1e8}, "start_offset"),
+    ({"start_offset": 1e400}, "start_offset"),
+    ({"start_offset": True}, "start_offset"),
+    ({"start_offset": [1]}, "start_offset"),
+    ({"start_offset": "12.5"}, "start_offset"),
+    ({"start_offset": "-1s"}, "start_offset"),
+    ({"start_offset": "1e3s"}, "start_offset"),
+    ({"start_offset": "1.s"}, "start_offset"),
+    ({"start_offset": "\u0661s"}, "start_offset"),
+    ({"start_offset": "9" * 100_000 + "s"}, "start_offset"),
+    ({"start_offset": "00:01"}, "start_offset"),
+    ({"end_offset": 0}, "end_offset"),
+    ({"start_offset": 5, "end_offset": "5s"}, "end_offset"),
+    ({"start_offset": 5, "endOffset": 4}, "endOffset"),
+    ({"video_metadata": {"start_offset": 5}, "end_offset": 4}, "end_offset"),
+    ({"video_metadata": {"fps": "2"}}, "video_metadata.fps"),
+    ({"video_metadata": {"fps": 2}, "num_frames": 2}, "num_frames"),
+    ({"video_metadata": {"content_layers": []}}, "video_metadata.content_layers"),
+    ({"videoMetadata": {"frame_rate": 2}}, "videoMetadata.frame_rate"),
+    ({"video_metadata": "1s"}, "video_metadata"),
+    ({"min_pixels": 0}, "min_pixels"),
+    ({"max_pixels": 2.5}, "max_pixels"),
+    ({"max_pixels": "100"}, "max_pixels"),
+    ({"total_pixels": 2**41}, "total_pixels"),
+    ({"spatial_limit": True}, "spatial_limit"),
+    ({"min_pixels": 9, "max_pixels": 8}, "min_pixels"),
+    ({"min_pixels": 9, "total_pixels": 8}, "min_pixels"),
+    ({"shortest_edge": 9}, "shortest_edge"),
+    ({"detail": "medium"}, "detail"),
+    ({"detail": 1}, "detail"),
+    ({"video_token_budget": 0}, "video_token_budget"),
+    ({"video_token_budget": "100"}, "video_token_budget"),
+    ({"video_token_budget": 2.0}, "video_token_budget"),
+    ({"frame_alignment": "nearest"}, "frame_alignment"),
+    ({"frame_alignment": 1}, "frame_alignment"),
+]
+
+
+@pytest.mark.parametrize(("hints", "param"), WRONG_HINTS, ids=range(len(WRONG_HINTS)))
+def test_wrong_hints_are_refused_on_every_level(hints: dict[str, Any], param: str) -> None:
+    payloads = [(json.dumps(make(hints)), prefix) for prefix, make in LEVELS]
+    found = [refused(raw.replace("Infinity", "1e400").encode()).param for raw, _ in payloads]
+    assert found == [prefix + param for _, prefix in payloads]
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        ({"min_pixels": 5, "max_pixels": 9}, PixelLimits(min_pixels=5, max_pixels=9)),
+        ({"total_pixels": 134217728}, PixelLimits(total_pixels=134217728)),
+        ({"spatial_limit": 512}, PixelLimits(max_side=512)),
+        ({"detail": "low"}, PixelLimits(preferred_pixels=100_352)),
+        ({"detail": "high"}, PixelLimits()),
+        ({"detail": "auto"}, PixelLimits()),
+    ],
+    ids=range(6),
+)
+def test_pixel_limits_are_taken_on_every_level(
+    hints: dict[str, Any], expected: PixelLimits
+) -> None:
+    found = [parsed(make(hints)).videos[0].pixels for _, make in LEVELS]
+    assert found == [expected] * 3
+
+
+def test_a_token_budget_is_taken_on_every_level_with_how_far_it_may_go() -> None:
+    settings = Settings(pruning=PruningSettings(max_rate=0.8))
+    for _, make in LEVELS:
+        (found,) = parsed(make({"video_token_budget": 500}), settings=settings).videos
+        assert found.token_budget == TokenBudget(500, 0.8)
+    (found,) = parsed(chat(VIDEO, video_token_budget=500), methods=()).videos
+    assert found.token_budget == TokenBudget(500, 0.0)
+    assert parsed(chat(VIDEO)).videos[0].token_budget is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"mm_processor_kwargs": {"min_pixels": 5, "max_pixels": 9}},
+            PixelLimits(min_pixels=5, max_pixels=9),
+        ),
+        (
+            {"mm_processor_kwargs": {"size": {"shortest_edge": 5, "longest_edge": 9}}},
+            PixelLimits(min_pixels=5, max_pixels=9),
+        ),
+        (
+            {"video_config": {"min_pixels": 5, "max_pixels": 9, "total_pixels": 80}},
+            PixelLimits(min_pixels=5, max_pixels=9, total_pixels=80),
+        ),
+    ],
+    ids=range(3),
+)
+def test_pixel_limits_of_other_servers_are_taken(
+    fields: dict[str, Any], expected: PixelLimits
+) -> None:
+    assert parsed(chat(VIDEO, **fields)).videos[0].pixels == expected
+
+
+def test_a_size_that_means_the_whole_clip_to_the_model_is_refused() -> None:
+    class Clips(Squares):
+        limits_each_frame = False
+
+    facts = dataclasses.replace(model_facts(), geometry=Clips())
+    body = {"messages": HELLO, "mm_processor_kwargs": {"size": {"longest_edge": 9}}}
+    with pytest.raises(InvalidRequest, match="total_pixels") as caught:
+        parse_chat_request(json.dumps(body).encode(), Settings(), facts)
+    assert caught.value.param == "mm_processor_kwargs.size"
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from([*HINT_FIELDS, *REQUEST_FIELDS, "video", "size", "longest_edge"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+names = st.sampled_from([*HINT_FIELDS, *REQUEST_FIELDS])
+
+
+@given(st.dictionaries(names, values, max_size=4), st.dictionaries(names, values, max_size=3))
+def test_whatever_stands_in_a_hint_is_taken_or_refused_by_name(
+    on_request: dict[str, Any], on_video: dict[str, Any]
+) -> None:
+    raw = json.dumps(chat(video(on_video), **on_request)).replace("Infinity", "1e400")
+    try:
+        (found,) = parsed(raw.encode()).videos
+    except InvalidRequest as error:
+        param = error.param or ""
+        assert any(name in param for name in (*on_request, *on_video))
+    else:
+        assert set(found.hint_params.values()).isdisjoint({"", None})
+
+
+def test_a_hint_that_is_overruled_is_still_checked() -> None:
+    assert refused(chat(video({"fps": 1}, fps="x"))).param == f"{FIRST_PART}.fps"
+
+
+def test_levels_complete_each_other() -> None:
+    payload = chat(video({"start_offset": 1}, fps=2), end_offset=3, max_frames=5, num_frames=4)
+    expected = SamplingWish(fps=2, max_frames=5, start_seconds=1, end_seconds=3)
+    assert wish(payload) == expected
+
+
+def test_a_number_of_frames_replaces_a_rate_and_its_floor() -> None:
+    assert wish(chat(video({"num_frames": 3}), fps=2, min_frames=8)) == SamplingWish(num_frames=3)
+
+
+def test_levels_that_contradict_each_other_are_refused() -> None:
+    error = refused(chat(video({"num_frames": 9}), max_frames=8))
+    assert error.param == f"{FIRST_PART}.video_url.num_frames"
+    assert "above max_frames, which is 8" in str(error)
+    assert refused(chat(video({"start_offset": 9}), end_offset=8)).param == "end_offset"
+
+
+def test_a_video_knows_where_its_hints_came_from() -> None:
+    payload = chat(video({"videoMetadata": {"startOffset": "1s"}}), video_config={"nframes": 4})
+    (found,) = parsed(payload).videos
+    path = f"{FIRST_PART}.video_url"
+    assert found.param_of("start_offset") == f"{path}.videoMetadata.startOffset"
+    assert found.param_of("num_frames") == "video_config.nframes"
+    assert found.param_of(None) == f"{path}.url"
+    assert found.param_of("messages[3]") == "messages[3]"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"media_io_kwargs": {"video": {"fps": 2}}}, SamplingWish(fps=2)),
+        (
+            {"media_io_kwargs": {"video": {"num_frames": 6, "max_frames": 8}}},
+            SamplingWish(num_frames=6, max_frames=8),
+        ),
+        ({"media_io_kwargs": {"video": {"num_frames": -1}}}, SamplingWish(num_frames=2**31 - 1)),
+        (
+            {"media_io_kwargs": {"video": {"num_frames": -1, "max_frames": 8}}},
+            SamplingWish(num_frames=2**31 - 1, max_frames=8),
+        ),
+        ({"media_io_kwargs": {"video": {}}}, SamplingWish()),
+        ({"media_io_kwargs": {"video": None}, "mm_processor_kwargs": {}}, SamplingWish()),
+        ({"mm_processor_kwargs": {"fps": 2}}, SamplingWish(fps=2)),
+        (
+            {"video_config": {"nframes": 6, "min_frames": 2, "max_frames": 8}},
+            SamplingWish(num_frames=6, min_frames=2, max_frames=8),
+        ),
+        ({"fps": 1, "media_io_kwargs": {"video": {"fps": 2}}}, SamplingWish(fps=1)),
+        ({"video_config": {"fps": 1}, "mm_processor_kwargs": {"fps": 3}}, SamplingWish(fps=3)),
+    ],
+    ids=range(10),
+)
+def test_hints_of_other_servers_are_taken(fields: dict[str, Any], expected: SamplingWish) -> None:
+    assert wish(chat(VIDEO, **fields)) == expected
+
+
+def test_pruning_may_be_asked_for_in_vllms_field() -> None:
+    kwargs = {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"}
+    (found,) = parsed(chat(VIDEO, mm_processor_kwargs=kwargs)).videos
+    assert (found.pruning_rate, found.pruning_method) == (0.5, "vidcom2")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"media_io_kwargs": {"image": {}}}, "media_io_kwargs.image"),
+        ({"media_io_kwargs": {"video": {"backend": "x"}}}, "media_io_kwargs.video.backend"),
+        ({"media_io_kwargs": {"video": []}}, "media_io_kwargs.video"),
+        ({"media_io_kwargs": {"video": {"max_pixels": 1}}}, "media_io_kwargs.video.max_pixels"),
+        ({"mm_processor_kwargs": {"size": {"height": 1}}}, "mm_processor_kwargs.size.height"),
+        (
+            {"mm_processor_kwargs": {"size": {"longest_edge": 0}}},
+            "mm_processor_kwargs.size.longest_edge",
+        ),
+        (
+            {"mm_processor_kwargs": {"size": {"longest_edge": 1, "shortest_edge": 2}}},
+            "mm_processor_kwargs.size.shortest_edge",
+        ),
+        ({"mm_processor_kwargs": {"total_pixels": 1}}, "mm_processor_kwargs.total_pixels"),
+        ({"media_io_kwargs": 5}, "media_io_kwargs"),
+        ({"media_io_kwargs": {"video": {"num_frames": -2}}}, "media_io_kwargs.video.num_frames"),
+        ({"num_frames": -1}, "num_frames"),
+        ({"mm_processor_kwargs": {"do_resize": False}}, "mm_processor_kwargs.do_resize"),
+        (
+            {"mm_processor_kwargs": {"video_pruning_rate": 1}},
+            "mm_processor_kwargs.video_pruning_rate",
+        ),
+        ({"mm_processor_kwargs": {"fps": [2]}}, "mm_processor_kwargs.fps"),
+        ({"video_config": {"resized_height": 1}}, "video_config.resized_height"),
+        ({"video_config": {"fps": 2, "nframes": 1}}, "video_config.nframes"),
+    ],
+    ids=range(16),
+)
+def test_what_is_wrong_in_them_is_named(fields: dict[str, Any], param: str) -> None:
+    assert refused(chat(VIDEO, **fields)).param == param
+    assert refused({"messages": HELLO, **fields}).param == param
+
+
+def test_nothing_of_them_reaches_the_engine() -> None:
+    fields = {
+        "media_io_kwargs": {"video": {"num_frames": 6}},
+        "mm_processor_kwargs": {"video_pruning_rate": 0.5},
+        "video_config": {"max_frames": 8},
+    }
+    assert set(parsed(chat(VIDEO, **fields)).body) == {"model", "messages"}
+
+
+@pytest.mark.parametrize("name", IDLE_FIELDS)
+def test_fields_without_effect_on_a_video_are_accepted_there_only(name: str) -> None:
+    plain = parsed(chat(VIDEO))
+    assert parsed(chat(video({name: "agentic"}))) == plain
+    assert parsed(chat(video(**{name: {"type": "ephemeral"}}))) == plain
+    assert refused({"messages": HELLO, name: "x"}).param == name
 
 
 BAD_RATES = ["1.0", "1", "-0.1", "-1e-9", "1e400", "2", "true", "false", '"0.5"', '"x"', "null"]

@@ -1,14 +1,18 @@
 """Frame sizes and token counts: what the real processors do with real frames is the measure."""
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 from vllm.transformers_utils.processors.nano_nemotron_vl import NanoNemotronVLProcessor
 
+from server.conversation import PixelLimits
 from server.engine.geometry import NemotronGeometry, ProcessorGeometry, geometry_of
 from server.errors import ConfigurationError, InvalidVideo
 
@@ -41,6 +45,12 @@ def processed(processor, width, height, num_frames):
     return grids, columns * processor.patch_size, rows * processor.patch_size
 
 
+def frame_size(geometry, width, height, num_frames, **limits):
+    return geometry.frame_size(
+        width=width, height=height, num_frames=num_frames, limits=PixelLimits(**limits)
+    )
+
+
 def tokens(geometry, size, num_frames, rate=0.0, method="evs"):
     return geometry.video_tokens(
         width=size[0],
@@ -55,7 +65,7 @@ def tokens(geometry, size, num_frames, rate=0.0, method="evs"):
 def test_ordinary_frames_get_the_size_that_the_processor_gives_them(name):
     geometry = ProcessorGeometry(PROCESSORS[name])
     for (width, height), num_frames in itertools.product(ORDINARY_SIZES, FRAME_COUNTS):
-        size = geometry.frame_size(width=width, height=height, num_frames=num_frames)
+        size = frame_size(geometry, width, height, num_frames)
         assert processed(PROCESSORS[name], width, height, num_frames)[1:] == size
 
 
@@ -66,28 +76,111 @@ def test_the_processor_leaves_planned_frames_as_they_are_and_makes_the_tokens_fo
     for (width, height), num_frames in itertools.product(
         ORDINARY_SIZES + NARROW_SIZES, FRAME_COUNTS
     ):
-        size = geometry.frame_size(width=width, height=height, num_frames=num_frames)
+        size = frame_size(geometry, width, height, num_frames)
         grids, *found = processed(processor, *size, num_frames)
         assert tuple(found) == size
         assert tokens(geometry, size, num_frames).before == grids * size[0] * size[1] // edge**2
 
 
 def test_a_single_frame_is_for_those_who_take_it():
-    assert ProcessorGeometry(PROCESSORS["qwen2"]).frame_size(width=64, height=64, num_frames=1)
+    assert frame_size(ProcessorGeometry(PROCESSORS["qwen2"]), 64, 64, 1)
     with pytest.raises(InvalidVideo, match="no video of fewer than 2 frames"):
-        ProcessorGeometry(PROCESSORS["qwen3"]).frame_size(width=64, height=64, num_frames=1)
+        frame_size(ProcessorGeometry(PROCESSORS["qwen3"]), 64, 64, 1)
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_an_extreme_aspect_ratio_is_refused(name):
     with pytest.raises(InvalidVideo, match="aspect ratio"):
-        ProcessorGeometry(PROCESSORS[name]).frame_size(width=9000, height=32, num_frames=4)
+        frame_size(ProcessorGeometry(PROCESSORS[name]), 9000, 32, 4)
 
 
 def test_the_fewest_tokens_depend_on_the_method():
     geometry = ProcessorGeometry(PROCESSORS["qwen3"])
     assert tokens(geometry, (320, 320), 8, 0.99, "evs").after == 100
     assert tokens(geometry, (320, 320), 8, 0.99, "vidcom2").after == 4
+
+
+# --- limits
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@given(
+    width=st.integers(40, 2000),
+    shape=st.floats(0.2, 5),
+    num_frames=st.integers(2, 64),
+    max_pixels=st.none() | st.integers(1, 2_000_000),
+    min_pixels=st.none() | st.integers(1, 2_000_000),
+    total_pixels=st.none() | st.integers(1, 50_000_000),
+    max_side=st.none() | st.integers(1, 3000),
+)
+@settings(max_examples=20, deadline=None)
+def test_limits_are_kept_as_far_as_the_processor_leaves_the_size_alone(
+    name, width, shape, num_frames, max_pixels, min_pixels, total_pixels, max_side
+):
+    processor, geometry = PROCESSORS[name], ProcessorGeometry(PROCESSORS[name])
+    edge, height = processor.patch_size * processor.merge_size, max(40, round(width * shape))
+
+    def sized(**limits):
+        found = frame_size(geometry, width, height, num_frames, **limits)
+        assert geometry._resized(*found, num_frames) == found
+        return found
+
+    upper = {"max_pixels": max_pixels, "total_pixels": total_pixels, "max_side": max_side}
+    limited = sized(min_pixels=min_pixels, **upper)
+    least, largest = sized(max_pixels=1), sized(min_pixels=2**40)
+    step = edge * (sum(limited) + edge)  # what one token more on both sides makes
+
+    most = PixelLimits(**upper).most_pixels(num_frames)
+    # Only at the least size that the model takes may an upper limit be broken.
+    is_least = math.prod(limited) <= math.prod(least) + step
+    assert is_least or math.prod(limited) <= most
+    assert is_least or max(limited) <= (max_side or math.inf)
+    raised = math.prod(sized(min_pixels=min_pixels))
+    assert raised >= min(min_pixels or 1, math.prod(largest)) - step
+
+
+@pytest.mark.parametrize("max_pixels", [12 * 28**2, 30_000, 50_000, 96 * 28**2, 10**6])
+@pytest.mark.parametrize("size", [*ORDINARY_SIZES, (1920, 1080)])
+def test_a_limited_size_is_what_the_processor_makes_with_that_limit(size, max_pixels):
+    processor = PROCESSORS["qwen2, small"]
+    kept = min(max_pixels, processor.size["longest_edge"])
+    told = Qwen2VLVideoProcessor(
+        size={**dict(processor.size), "longest_edge": kept}, cap_pixels_per_frame=False
+    )
+    found = frame_size(ProcessorGeometry(processor), *size, 4, max_pixels=max_pixels)
+    assert found == processed(told, *size, 4)[1:]
+
+
+def test_the_clip_as_a_whole_can_be_limited():
+    geometry = ProcessorGeometry(PROCESSORS["qwen2, small"])
+    width, height = frame_size(geometry, 1920, 1080, 8, total_pixels=160_000)
+    assert 8 * width * height <= 160_000
+    assert (width, height) == frame_size(geometry, 1920, 1080, 8, max_pixels=20_000)
+
+
+def test_what_the_model_can_not_keep_ends_at_its_own_limit():
+    processor = PROCESSORS["qwen2, small"]
+    geometry = ProcessorGeometry(processor)
+    assert frame_size(geometry, 320, 320, 4, max_pixels=1) == (56, 56)
+    assert frame_size(geometry, 320, 320, 4, min_pixels=10**9) == (252, 252)
+    # An upper limit goes before the lower one.
+    both = frame_size(geometry, 320, 240, 4, min_pixels=60_000, total_pixels=80_000)
+    assert both[0] * both[1] <= 20_000
+
+
+def test_small_frames_are_enlarged_to_the_fewest_pixels():
+    geometry = ProcessorGeometry(PROCESSORS["qwen2, small"])
+    width, height = frame_size(geometry, 112, 84, 4, min_pixels=30_000)
+    assert 30_000 <= width * height <= 50_000
+    assert width / height == pytest.approx(4 / 3, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("qwen2", True), ("qwen2, small", True), ("qwen3", False), ("qwen3, as released", False)],
+)
+def test_it_is_known_whether_a_processor_limits_frames_or_clips(name, expected):
+    assert ProcessorGeometry(PROCESSORS[name]).limits_each_frame is expected
 
 
 # --- Nemotron
@@ -129,7 +222,7 @@ def test_nemotron_leaves_planned_frames_as_they_are_and_makes_the_tokens_foretol
     assert isinstance(geometry, NemotronGeometry)
     assert geometry.temporal_patch_size == steps
     for (width, height), num_frames in itertools.product(ORDINARY_SIZES, [1, 2, 5]):
-        planned = geometry.frame_size(width=width, height=height, num_frames=num_frames)
+        planned = frame_size(geometry, width, height, num_frames)
         video = np.zeros((num_frames, planned[1], planned[0], 3), np.uint8)
         with torch.compiler.set_stance("force_eager"):
             (pixels,) = processor._videos_to_pixel_values_lst([video])
@@ -145,8 +238,15 @@ def test_nemotron_frames_get_the_size_that_the_processor_gives_them(name):
     processor = NEMOTRONS[name]
     with torch.compiler.set_stance("force_eager"):
         (pixels,) = processor._videos_to_pixel_values_lst([np.zeros((1, 90, 160, 3), np.uint8)])
-    size = geometry_of(processor).frame_size(width=160, height=90, num_frames=1)
+    size = frame_size(geometry_of(processor), 160, 90, 1)
     assert tuple(pixels.shape[-2:]) == size[::-1]
+
+
+@pytest.mark.parametrize("name", NEMOTRONS)
+def test_nemotron_sizes_are_not_for_the_client_to_choose(name):
+    geometry = geometry_of(NEMOTRONS[name])
+    assert frame_size(geometry, 160, 90, 4, max_pixels=1) == frame_size(geometry, 160, 90, 4)
+    assert not geometry.limits_each_frame
 
 
 def test_nemotron_prunes_to_one_whole_grid():

@@ -75,6 +75,18 @@ def _shrink_the_frames_later(job: DecodeJob) -> None:
     job.channel.recv(1)
     with contextlib.suppress(PermissionError):
         os.ftruncate(job.frames_fd, 0)
+    job.channel.sendall(messages.pack("done", messages.count_to_bytes(0)))
+
+
+def _replace_more_than_all(job: DecodeJob) -> None:
+    job.channel.sendall(messages.pack("facts", messages.facts_to_bytes(FACTS)))
+    job.channel.recv(1)
+    job.channel.sendall(messages.pack("done", messages.count_to_bytes(1000)))
+
+
+def _count_nothing(job: DecodeJob) -> None:
+    job.channel.sendall(messages.pack("facts", messages.facts_to_bytes(FACTS)))
+    job.channel.recv(1)
     job.channel.sendall(messages.pack("done"))
 
 
@@ -92,5 +104,7 @@ DEEDS = {
     b"out of turn": _answer_out_of_turn,
     b"seal": _seal_the_frames,
     b"shrink": _shrink_the_frames_later,
+    b"too many replaced": _replace_more_than_all,
+    b"no count": _count_nothing,
     b"unknown fault": _report_unknown_fault,
 }

@@ -14,12 +14,16 @@ from server.errors import InvalidVideo
 from server.media.clip import FramePlan
 from server.media.decode import VideoSource
 from server.media.sourcefile import SourceFile
+from server.media.timeline import can_be_shared
 from tests.clips.counter import ClipRecipe, counters
 from tests.clips.decoded import LIMITS, decoded_frames, probed, reference_frames
 
 ONE_KEYFRAME = {"x264-params": "keyint=infinite:scenecut=0:bframes=3"}
 OPEN_GOP = {"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=3:open-gop=1"}
 SHORT_GOP = {"g": "10", "bf": "2"}
+PYRAMID = {"x264-params": "keyint=20:min-keyint=20:scenecut=0:bframes=6:b-adapt=0:b-pyramid=normal"}
+PYRAMID_OPEN = {"x264-params": PYRAMID["x264-params"] + ":open-gop=1"}
+HEVC = "log-level=none:keyint=20:min-keyint=20:scenecut=0:bframes=4:b-adapt=0"
 CURSED_TIMES = [0, 5, 1500, 1533, 1600, *range(2000, 2000 + 55 * 21, 21)]
 
 RECIPES = {
@@ -43,6 +47,19 @@ RECIPES = {
     "h264-avi": ClipRecipe(container="avi", options=SHORT_GOP),
     "h264-raw": ClipRecipe(container="h264", options=SHORT_GOP),
     "hevc": ClipRecipe(codec="libx265", options={"x265-params": "log-level=none:keyint=20"}),
+    "h264-pyramid": ClipRecipe(options=PYRAMID),
+    "h264-pyramid-open-gop-mkv": ClipRecipe(container="matroska", options=PYRAMID_OPEN),
+    "h264-pyramid-open-gop-ts": ClipRecipe(container="mpegts", options=PYRAMID_OPEN),
+    "h264-slices": ClipRecipe(options={"x264-params": "keyint=20:slices=4", "bf": "3"}),
+    "hevc-pyramid-open-gop": ClipRecipe(
+        codec="libx265", options={"x265-params": HEVC + ":b-pyramid=1:open-gop=1"}
+    ),
+    "hevc-ts": ClipRecipe(
+        container="mpegts", codec="libx265", options={"x265-params": HEVC + ":open-gop=0"}
+    ),
+    "hevc-temporal-layers-mkv": ClipRecipe(
+        container="matroska", codec="libx265", options={"x265-params": HEVC + ":temporal-layers=3"}
+    ),
     "vp8": ClipRecipe(container="webm", codec="libvpx", options={"g": "20", "auto-alt-ref": "1"}),
     "vp9": ClipRecipe(container="webm", codec="libvpx-vp9", options={"g": "20"}),
     "av1": ClipRecipe(codec="libsvtav1", options={"preset": "12", "g": "20"}),
@@ -79,7 +96,7 @@ def test_frame_i_is_frame_i(name, encoded):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("choice", ["first", "last", "few", "held"])
+@pytest.mark.parametrize("choice", ["first", "last", "few", "held", "dense"])
 def test_chosen_frames_equal_those_of_decoding_everything(name, choice, encoded):
     recipe = RECIPES[name]
     last = recipe.num_frames - 1
@@ -87,12 +104,33 @@ def test_chosen_frames_equal_those_of_decoding_everything(name, choice, encoded)
         "first": (0,),
         "last": (last,),
         "few": tuple(sorted({last // 5, last // 2, last * 2 // 3})),
+        "dense": tuple(range(0, recipe.num_frames, 7)),
         "held": (0, last // 2, last // 2, last // 2, last),
     }[choice]
     reference = reference_frames(encoded(name))
     frames = decoded_frames(encoded(name), frame_indices=chosen, size=(recipe.width, recipe.height))
     for frame, index in zip(frames, chosen, strict=True):
         np.testing.assert_array_equal(frame, reference[index])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "h264-pyramid",
+        "h264-pyramid-open-gop-mkv",
+        "h264-pyramid-open-gop-ts",
+        "hevc-pyramid-open-gop",
+        "hevc-ts",
+        "hevc-temporal-layers-mkv",
+    ],
+)
+def test_pictures_that_no_wanted_one_needs_are_not_decoded(name, encoded):
+    with VideoSource(SourceFile(encoded(name)), LIMITS) as video:
+        video.probe()
+        spans = video._timeline.spans([19, 59])
+        needed = sum(len(video._needed_packets(span, {19, 59})) for span in spans)
+    in_spans = sum(span.last + 1 - span.first for span in spans)
+    assert in_spans * 0.3 < needed < in_spans * 0.8
 
 
 def test_times_are_those_of_the_frames(encoded):
@@ -151,6 +189,33 @@ def test_resizing_equals_the_whole_clip_resized_by_torchvision(size, encoded):
     )
     frames = decoded_frames(encoded("h264-bframes"), frame_indices=chosen, size=size)
     np.testing.assert_array_equal(frames, whole_clip.permute(0, 2, 3, 1).numpy())
+
+
+LONG = ClipRecipe(num_frames=120, options={"g": "10", "bf": "2"})
+MANY_SPANS = {
+    "h264": LONG,
+    "h264-open-gop-ts": replace(LONG, container="mpegts", options=OPEN_GOP),
+    "h264-all-intra": replace(LONG, options={"g": "1"}),
+    "hevc": replace(LONG, codec="libx265", options={"x265-params": "log-level=none:keyint=10"}),
+    "vp9": replace(LONG, container="webm", codec="libvpx-vp9", options={"g": "10"}),
+    "av1": replace(LONG, codec="libsvtav1", options={"preset": "12", "g": "10"}),
+    "mpeg4": replace(LONG, codec="mpeg4", options={"g": "10", "bf": "2", "b": "4M"}),
+}
+
+
+@pytest.mark.parametrize("name", MANY_SPANS)
+def test_spans_decoded_in_parallel_give_the_same_frames(name):
+    source = MANY_SPANS[name].encode()
+    chosen = tuple(range(5, 120, 20))
+    reference = reference_frames(source)
+    for threads in (1, 2, 3):
+        limits = replace(LIMITS, threads=threads)
+        with VideoSource(SourceFile(source), limits) as video:
+            video.probe()
+            assert can_be_shared(video._timeline.spans(chosen), threads) is (threads > 1)
+        frames = decoded_frames(source, frame_indices=chosen, size=(160, 96), limits=limits)
+        for frame, index in zip(frames, chosen, strict=True):
+            np.testing.assert_array_equal(frame, reference[index])
 
 
 def test_a_key_flag_that_lies_costs_time_but_no_frame(encoded):
@@ -212,8 +277,8 @@ def test_decoding_twice_gives_the_same(encoded):
     first, second = (np.zeros((2, 96, 160, 3), np.uint8) for _ in range(2))
     with VideoSource(SourceFile(encoded("h264-bframes")), LIMITS) as video:
         video.probe()
-        video.decode(plan, first)
-        video.decode(plan, second)
+        assert video.decode(plan, first) == 0
+        assert video.decode(plan, second) == 0
     np.testing.assert_array_equal(first, second)
 
 

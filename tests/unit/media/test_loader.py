@@ -5,12 +5,12 @@ import base64
 import numpy as np
 import pytest
 
-from server.conversation import SamplingWish, VideoRequest
+from server.conversation import SamplingWish, UrlSource, VideoRequest
 from server.errors import ContextLengthExceeded, InvalidRequest, InvalidVideo
 from server.media.loader import VideoLoader
 from server.settings import VideoSettings
 from tests.clips.counter import ClipRecipe, counters
-from tests.clips.decoded import decoded_frames
+from tests.clips.decoded import decoded_frames, packet_places
 
 SIZE = (160, 96)
 
@@ -24,11 +24,14 @@ class FixedGeometry:
         self.size = size
         self.asked = []
 
-    def frame_size(self, *, width, height, num_frames):
+    def frame_size(self, *, width, height, num_frames, limits):
         self.asked.append((width, height, num_frames))
         if width > 20 * height:
             raise InvalidVideo("too wide")
         return self.size
+
+    def video_tokens(self, *, width, height, num_frames, pruning_rate, pruning_method):
+        raise AssertionError("no request has a token budget")
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +44,12 @@ def loader(make_pool):
     return VideoLoader(VideoSettings(), FixedGeometry(), pool=make_pool())
 
 
-def request(url="data:,", *, fps=None, num_frames=None):
-    return VideoRequest(url, "messages[1].video", SamplingWish(fps, num_frames), 0.5, "evs")
+def request(url="data:,", *, hint_params=None, **wish):
+    params = hint_params or {}
+    sampling = SamplingWish(**wish)
+    return VideoRequest(
+        UrlSource(url), "messages[1].video", sampling, 0.5, "evs", hint_params=params
+    )
 
 
 async def test_a_data_url_becomes_a_clip(loader, source):
@@ -52,6 +59,28 @@ async def test_a_data_url_becomes_a_clip(loader, source):
     assert counters(clip.frames) == list(range(0, 60, 6))
     assert clip.timestamps_seconds == pytest.approx([n / 5 for n in range(10)])
     assert clip.duration_seconds == pytest.approx(2.0)
+
+
+async def test_a_stretch_keeps_the_times_of_the_whole_video(loader, source):
+    clip = await loader.decode(source, request(fps=5, start_seconds=0.8, end_seconds=1.6))
+    assert counters(clip.frames) == [24, 30, 36, 42]
+    assert clip.timestamps_seconds == pytest.approx([0.8, 1.0, 1.2, 1.4])
+    assert clip.duration_seconds == pytest.approx(0.8)
+
+
+async def test_keyframes_stand_for_the_times_near_them(loader):
+    keyed = ClipRecipe(num_frames=60, options={"g": "25", "sc_threshold": "0"}).encode()
+    clip = await loader.decode(keyed, request(fps=5, alignment="keyframe"))
+    assert counters(clip.frames) == [0, 25, 50]
+    assert clip.timestamps_seconds == pytest.approx([0, 25 / 30, 50 / 30])
+    assert clip.duration_seconds == pytest.approx(2.0)
+
+
+async def test_a_hint_that_the_video_does_not_allow_is_named(loader, source):
+    where = {"start_offset": "messages[1].video.startOffset"}
+    with pytest.raises(InvalidRequest, match="the video ends at 2") as caught:
+        await loader.decode(source, request(start_seconds=3.0, hint_params=where))
+    assert caught.value.param == "messages[1].video.startOffset"
 
 
 async def test_frames_have_the_size_of_the_model(make_pool, source):
@@ -68,7 +97,7 @@ async def test_the_plan_can_be_refused_before_anything_is_decoded(loader, source
     plans = []
 
     def refuse(facts, plan):
-        plans.append((facts.num_frames, plan.num_frames, plan.width))
+        plans.append((facts.num_frames, plan.frames.num_frames, plan.frames.width))
         raise ContextLengthExceeded("too long")
 
     with pytest.raises(ContextLengthExceeded) as caught:
@@ -131,3 +160,12 @@ async def test_a_loader_starts_and_stops_its_own_processes(source):
     finally:
         await loader.stop()
     assert clip.num_frames == 4
+
+
+async def test_a_clip_says_how_many_of_its_frames_were_replaced(loader):
+    source = bytearray(ClipRecipe(num_frames=20, options={"g": "1"}).encode())
+    position, size = packet_places(source)[7]
+    source[position : position + size] = bytes(size)
+    clip = await loader.decode(bytes(source), request(num_frames=20))
+    assert clip.num_frames_replaced == 1
+    assert counters(clip.frames)[6:9] == [6, 6, 8]

@@ -1,14 +1,18 @@
+import itertools
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.conversation import SamplingWish
+from server.errors import InvalidRequest
 from server.media.clip import VideoFacts
 from server.media.sampling import frame_count, plan_frames
 from server.settings import VideoSettings
 
 
-def facts(times, duration):
+def facts(times, duration, keyframes=(0,)):
     return VideoFacts(
         container="mp4",
         codec="h264",
@@ -17,17 +21,20 @@ def facts(times, duration):
         rotation_degrees=0,
         frame_times_seconds=tuple(times),
         duration_seconds=duration,
+        keyframe_indices=tuple(keyframes),
     )
 
 
-def steady(num_frames, fps):
-    return facts([number / fps for number in range(num_frames)], num_frames / fps)
+def steady(num_frames, fps, keyframes=(0,)):
+    return facts([number / fps for number in range(num_frames)], num_frames / fps, keyframes)
+
+
+def plan(video, wish=SamplingWish(), tps=2, **settings):  # noqa: B008  # frozen
+    return plan_frames(video, wish, VideoSettings(**settings), temporal_patch_size=tps)
 
 
 def indices(video, wish=SamplingWish(), tps=2, **settings):  # noqa: B008  # frozen
-    return plan_frames(
-        video, wish, VideoSettings(**settings), temporal_patch_size=tps
-    ).frame_indices
+    return plan(video, wish, tps, **settings).frame_indices
 
 
 @st.composite
@@ -118,9 +125,9 @@ def test_a_clamped_count_covers_the_whole_video():
 
 
 def test_the_span_keeps_the_rate_exact_when_it_is_not_clamped():
-    plan = plan_frames(steady(303, 30), SamplingWish(fps=2), VideoSettings(), temporal_patch_size=2)
-    assert plan.span_seconds == 10.0
-    assert plan.frame_indices == tuple(range(0, 300, 15))
+    sampling = plan(steady(303, 30), SamplingWish(fps=2))
+    assert sampling.span_seconds == 10.0
+    assert sampling.frame_indices == tuple(range(0, 300, 15))
 
 
 @pytest.mark.parametrize(("num_frames", "count"), [(2, 2), (3, 3), (5, 4)])
@@ -149,10 +156,170 @@ def test_the_frame_cap_also_limits_num_frames():
 
 @pytest.mark.parametrize("asked", [2, 4, 6])
 def test_a_number_asked_for_is_not_raised_to_the_floor(asked):
-    settings = VideoSettings(min_frames=6, max_frames=64)
+    chosen = indices(steady(240, 24), SamplingWish(num_frames=asked), min_frames=6, max_frames=64)
 
-    plan = plan_frames(
-        steady(240, 24), SamplingWish(num_frames=asked), settings, temporal_patch_size=2
-    )
+    assert asked == len(chosen)
 
-    assert asked == len(plan.frame_indices)
+
+# --- the client's own floor and cap
+
+
+def test_the_clients_floor_replaces_the_servers_and_its_cap_only_lowers_it():
+    video = steady(60, 30)
+    assert len(indices(video, SamplingWish(fps=1, min_frames=2))) == 2
+    assert len(indices(video, SamplingWish(fps=1, min_frames=10))) == 10
+    assert len(indices(video, SamplingWish(fps=1, min_frames=500), max_frames=12)) == 12
+    assert len(indices(video, SamplingWish(fps=30, max_frames=8))) == 8
+    assert len(indices(video, SamplingWish(fps=30, max_frames=80), max_frames=12)) == 12
+    assert len(indices(video, SamplingWish(max_frames=2), min_frames=4)) == 2
+
+
+def test_what_was_granted_is_told():
+    video = steady(300, 30)
+    fast = plan(video, SamplingWish(fps=100, max_frames=1000, end_seconds=99.0), max_fps=5)
+    assert fast.granted == SamplingWish(fps=5, min_frames=4, max_frames=256, end_seconds=10.0)
+    many = plan(video, SamplingWish(num_frames=900), max_frames=16)
+    assert (many.granted.num_frames, many.granted.fps) == (16, None)
+    assert plan(video).granted.fps == 2.0
+
+
+# --- a stretch of the video
+
+
+@st.composite
+def cuts(draw, video):
+    start = draw(st.floats(0, video.duration_seconds, exclude_max=True))
+    length = draw(st.none() | st.floats(0.001, 2 * video.duration_seconds))
+    end = None if length is None or start + length <= start else start + length
+    return start, end
+
+
+@given(st.data(), variable_videos(), wishes, st.sampled_from([1, 2, 4]))
+def test_frames_of_a_stretch_are_those_on_screen_during_it(data, video, wish, tps):
+    start, end = data.draw(cuts(video))
+    cut = replace(wish, start_seconds=start, end_seconds=end)
+    sampling = plan(video, cut, tps, min_frames=4, max_frames=50)
+    chosen, times = sampling.frame_indices, video.frame_times_seconds
+    stop = min(end or video.duration_seconds, video.duration_seconds)
+
+    assert list(chosen) == sorted(chosen)
+    assert sampling.start_seconds == start
+    assert sampling.granted.end_seconds == stop
+    assert sampling.span_seconds > 0
+    # The first may have appeared before the start, if it is still on screen then.
+    assert times[chosen[0]] <= start + 0.0006
+    assert chosen[0] + 1 == video.num_frames or times[chosen[0] + 1] >= start or start == 0
+    assert all(times[index] < stop for index in chosen if index != chosen[0])
+    assert len(chosen) <= max(tps, 50)
+
+
+@given(
+    st.sampled_from([12, 25, 29.97, 30]), st.integers(0, 200), st.integers(4, 100), st.integers(1)
+)
+def test_a_stretch_is_sampled_like_a_video_of_its_own(fps, first, count, num_frames):
+    wish = SamplingWish(num_frames=num_frames)
+    cut = replace(wish, start_seconds=first / fps, end_seconds=(first + count) / fps)
+    alone = indices(steady(count, fps), wish)
+    assert indices(steady(320, fps), cut) == tuple(first + index for index in alone)
+
+
+@given(st.lists(st.floats(0.01, 9.9), min_size=1, max_size=5, unique=True))
+def test_stretches_that_meet_share_no_frame_but_the_one_on_screen_between_them(borders):
+    borders = [0.0, *sorted(borders), 10.0]
+    parts = [
+        indices(
+            steady(300, 30),
+            SamplingWish(num_frames=300, start_seconds=start, end_seconds=end),
+            1,
+            max_frames=300,
+        )
+        for start, end in itertools.pairwise(borders)
+    ]
+    for before, after in itertools.pairwise(parts):
+        assert after[0] - before[-1] in (0, 1)
+    assert {index for part in parts for index in part} == set(range(300))
+
+
+def test_times_are_those_of_the_whole_video():
+    sampling = plan(steady(300, 30), SamplingWish(fps=1, start_seconds=4.0, end_seconds=8.0))
+    assert sampling.frame_indices == (120, 150, 180, 210)
+    assert (sampling.start_seconds, sampling.span_seconds) == (4.0, 4.0)
+
+
+def test_the_end_is_not_in_the_stretch():
+    sampling = plan(steady(300, 30), SamplingWish(fps=30, start_seconds=1.0, end_seconds=2.0))
+    assert sampling.frame_indices == tuple(range(30, 60))
+
+
+def test_a_frame_held_over_the_start_is_on_screen():
+    slideshow = facts([0, 5, 10], 15)
+    wish = SamplingWish(start_seconds=6, end_seconds=8)
+    assert indices(slideshow, wish) == (1, 1)
+    assert indices(slideshow, wish, tps=1) == (1,)
+
+
+@pytest.mark.parametrize("start", [10.0, 10.5, 1e6])
+def test_a_start_beyond_the_end_is_refused(start):
+    with pytest.raises(InvalidRequest, match=r"the video ends at 10\.000 s") as caught:
+        plan(steady(300, 30), SamplingWish(start_seconds=start))
+    assert caught.value.param == "start_offset"
+
+
+# --- keyframes
+
+
+KEYED = SamplingWish(alignment="keyframe")
+
+
+@given(st.data(), variable_videos(), wishes, st.sampled_from([1, 2, 4]))
+def test_keyframes_are_nearest_to_the_times_and_come_once(data, video, wish, tps):
+    keyframes = data.draw(st.sets(st.integers(0, video.num_frames - 1)))
+    video = facts(video.frame_times_seconds, video.duration_seconds, sorted(keyframes))
+    exact = plan(video, wish, tps, min_frames=4, max_frames=50)
+    keyed = plan(video, replace(wish, alignment="keyframe"), tps, min_frames=4, max_frames=50)
+    chosen = keyed.frame_indices
+
+    assert set(chosen) <= keyframes | {0}
+    assert list(chosen) == sorted(chosen)
+    assert len(set(chosen)) == len(chosen) or len(chosen) == tps
+    assert tps <= len(chosen) <= max(tps, len(exact.frame_indices))
+    assert (keyed.start_seconds, keyed.span_seconds) == (exact.start_seconds, exact.span_seconds)
+
+
+def test_each_time_takes_the_keyframe_nearest_to_it():
+    video = steady(300, 30, keyframes=(0, 50, 100, 250))
+    wish = replace(KEYED, num_frames=5)  # at 0, 2, 4, 6, 8 s: frames 0, 60, 120, 180, 240
+    assert indices(video, wish, 1) == (0, 50, 100, 250)
+
+
+def test_too_few_keyframes_for_one_step_in_time_hold_the_last():
+    assert indices(steady(300, 30), KEYED, 2) == (0, 0)
+
+
+def test_keyframes_outside_the_stretch_do_not_count():
+    video = steady(300, 30, keyframes=(0, 100, 200))
+    wish = replace(KEYED, start_seconds=3.0, end_seconds=7.0, num_frames=4)
+    assert indices(video, wish, 1) == (100, 200)
+    with pytest.raises(InvalidRequest, match="no keyframe between 4 s and 6 s") as caught:
+        plan(video, replace(wish, start_seconds=4.0, end_seconds=6.0))
+    assert caught.value.param == "frame_alignment"
+    # One that is held over the start is on screen in it.
+    assert indices(facts([0, 5, 10], 15, (0, 1, 2)), replace(wish, start_seconds=6.0), 1) == (1,)
+
+
+# --- wishes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"fps": 1, "num_frames": 2},
+        {"min_frames": 3, "max_frames": 2},
+        {"start_seconds": 2, "end_seconds": 2},
+        {"end_seconds": 0},
+        {"start_seconds": -1},
+    ],
+)
+def test_a_wish_that_contradicts_itself_can_not_be_made(wrong):
+    with pytest.raises(ValueError, match=r"exclude|above|no stretch"):
+        SamplingWish(**wrong)

@@ -3,6 +3,7 @@ from urllib.parse import quote
 
 import pytest
 
+from server.conversation import Base64Source, UrlSource
 from server.errors import InvalidRequest, RequestTooLarge
 from server.media.source import SourceReader
 from server.settings import VideoSettings
@@ -14,7 +15,8 @@ pytestmark = pytest.mark.anyio
 
 
 def read(url, **settings):
-    return SourceReader(VideoSettings(**settings)).read(url, param="messages[0]")
+    source = url if isinstance(url, Base64Source) else UrlSource(url)
+    return SourceReader(VideoSettings(**settings)).read(source, param="messages[0]")
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,27 @@ async def test_malformed_data_urls_are_named(url):
         await read(url)
     assert caught.value.code == "invalid_video_url"
     assert caught.value.param == "messages[0]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [ENCODED, quote(ENCODED, safe=""), ENCODED.rstrip("="), "\n".join([ENCODED[:3], ENCODED[3:]])],
+)
+async def test_base64_alone_is_read(text):
+    assert await read(Base64Source(text)) == BYTES
+
+
+@pytest.mark.parametrize("text", ["A", "AAA*", "https://example.com/a.mp4", "ÄÖÜ", "\ud800", "a,b"])
+async def test_what_is_not_base64_is_named(text):
+    with pytest.raises(InvalidRequest) as caught:
+        await read(Base64Source(text))
+    assert (caught.value.param, caught.value.code) == ("messages[0]", "invalid_video_url")
+
+
+async def test_base64_alone_has_the_same_limit():
+    assert await read(Base64Source(ENCODED), max_video_bytes=len(BYTES)) == BYTES
+    with pytest.raises(RequestTooLarge):
+        await read(Base64Source(ENCODED), max_video_bytes=len(BYTES) - 1)
 
 
 @pytest.mark.parametrize("encode", [lambda text: text, lambda text: quote(text, safe="")])

@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from server.media.timeline import PacketFacts, Span, Timeline
+from server.media.timeline import PacketFacts, Span, Timeline, can_be_shared
 
 
 def timeline(times, keys=(0,), hidden=(), duration=1, **options):
@@ -73,6 +73,17 @@ def test_a_frame_shown_before_its_keyframe_needs_the_group_before():
     assert line.spans([5, 6]) == [Span(0, 6)]
 
 
+def test_neighbours_of_a_frame_are_in_its_span():
+    line = timeline(list(range(30)), keys=(0, 10, 20))
+    assert line.spans([10], num_neighbours=1) == [Span(0, 11)]
+    assert line.spans([9], num_neighbours=1) == [Span(0, 10)]
+    assert line.spans([0, 29], num_neighbours=1) == [Span(0, 1), Span(20, 29)]
+    # Decode order: I0 P3 B1 B2, then I6 whose leading B4 B5 are shown before it.
+    line = timeline([0, 3, 1, 2, 6, 4, 5, 7], keys=(0, 4))
+    assert line.spans([7], num_neighbours=1) == [Span(4, 7)]
+    assert line.spans([6], num_neighbours=1) == [Span(0, 7)]
+
+
 def test_frames_that_never_come_out_can_be_left_out():
     line = timeline([5, 6, 7, 8]).without({0, 1})
     assert line.frame_numbers() == [None, None, 0, 1]
@@ -86,3 +97,21 @@ def test_no_packets_are_no_frames():
 def test_keyframes_are_named_by_the_frame_they_show():
     assert timeline([0, 4, 2, 1, 3], keys=(0, 1)).keyframe_numbers == (0, 4)
     assert timeline([-3, -2, 7, 8], keys=(0, 2), hidden=(0, 1)).keyframe_numbers == (0,)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_workers", "expected"),
+    [
+        ([10, 10, 10, 10], 2, True),
+        ([10, 10, 10], 2, False),
+        ([30, 10, 10, 10], 2, True),
+        ([31, 10, 10, 10], 2, False),
+        ([10] * 8, 4, True),
+        ([10] * 8, 5, False),
+        ([10] * 8, 1, False),
+        ([], 2, False),
+    ],
+)
+def test_spans_are_shared_when_all_workers_stay_busy(sizes, num_workers, expected):
+    spans = [Span(100 * n, 100 * n + size - 1) for n, size in enumerate(sizes)]
+    assert can_be_shared(spans, num_workers) is expected
