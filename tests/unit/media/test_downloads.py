@@ -5,7 +5,7 @@ import base64
 
 import pytest
 
-from server.conversation import SamplingWish, VideoRequest
+from server.conversation import SamplingWish, UrlSource, VideoRequest
 from server.errors import RequestTooLarge, VideoUnreachable
 from server.media.loader import VideoLoader
 from server.metrics import Metrics
@@ -37,7 +37,7 @@ def make_loader(metrics, make_pool):
 
 
 def asking(url, param="messages[0]"):
-    return VideoRequest(url, param, SamplingWish(), 0.5, "evs")
+    return VideoRequest(UrlSource(url), param, SamplingWish(), 0.5, "evs")
 
 
 def lookups(metrics):

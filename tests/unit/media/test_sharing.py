@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from server.conversation import SamplingWish, VideoRequest
+from server.conversation import SamplingWish, UrlSource, VideoRequest
 from server.errors import ContextLengthExceeded, InvalidVideo
 from server.media.loader import VideoLoader
 from server.media.workers import DecoderPool
@@ -59,7 +59,7 @@ def make_loader(host, metrics):
 
 
 def asking(param="messages[0]", *, fps=None, num_frames=None):
-    return VideoRequest("data:,", param, SamplingWish(fps, num_frames), 0.5, "evs")
+    return VideoRequest(UrlSource("data:,"), param, SamplingWish(fps, num_frames), 0.5, "evs")
 
 
 def lookups(metrics, cache, outcome):
