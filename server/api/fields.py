@@ -62,6 +62,7 @@ REFUSED_FIELDS: Mapping[str, str] = {
     "functions": "Use tools.",
     "modalities": "Answers are text; leave it out.",
     "prediction": _NONE,
+    "extra_body": "The OpenAI client puts what is in it on the request itself; do the same.",
     "verbosity": "Say in a message how long the answer should be.",
     "web_search_options": _NONE,
 }

@@ -182,14 +182,15 @@ class HintReader:
     def _rate(self, rate: Any, param: str) -> float:
         if not is_number(rate):
             raise InvalidRequest(
-                f"{param} must be a number, at least 0 and below 1.",
+                f"{param} must be a number, at least 0 and below 1. A rate for one of several "
+                "videos goes into its own part.",
                 param=param,
                 code="invalid_type",
             )
         if not 0 <= rate < 1:
             raise InvalidRequest(
                 f"{param} must be at least 0 and below 1: the fraction of the video's tokens to "
-                "remove, 0 for none.",
+                f"remove, 0 for none; this server takes at most {self._max_rate}.",
                 param=param,
             )
         if rate > self._max_rate:

@@ -4,6 +4,7 @@ import contextlib
 import json
 from typing import Any
 
+from server.api.dialects import HINT_FIELDS
 from server.api.parts import PartReader
 from server.api.texts import TextGate
 from server.api.validation import (
@@ -66,7 +67,7 @@ class MessageReader:
                 f"{path}.role is {shown(role)}; it must be one of {', '.join(_KEYS_BY_ROLE)}.",
                 param=f"{path}.role",
             )
-        check_keys(message, _KEYS_BY_ROLE[role], path)
+        check_keys(message, _KEYS_BY_ROLE[role], path, of_videos=HINT_FIELDS)
         rebuilt: JsonObject = {"role": role, **self._texts(message, path, ("name",))}
         if role == "assistant":
             return {**rebuilt, **self._assistant(message, path)}

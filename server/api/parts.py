@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from server.api.dialects import HINT_FIELDS
 from server.api.hints import HintReader, VideoHints
 from server.api.sources import VIDEO_PART_TYPES, SourceFinder, dated, type_of, unsupported
 from server.api.texts import TextGate
@@ -60,7 +61,7 @@ class PartReader:
     def _part(self, part: JsonObject, param: str, may_hold_videos: bool) -> JsonObject:
         kind = type_of(part)
         if kind == "text":
-            check_keys(part, _TEXT_KEYS, param)
+            check_keys(part, _TEXT_KEYS, param, of_videos=HINT_FIELDS)
             text = as_string(part.get("text"), f"{param}.text")
             return {"type": "text", "text": self._gate.admit(text, f"{param}.text")}
         if kind not in VIDEO_PART_TYPES:

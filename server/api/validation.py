@@ -50,15 +50,35 @@ def unknown_field(name: str, known: Collection[str], param: str) -> InvalidReque
     )
 
 
-def check_keys(value: Mapping[str, Any], known: Collection[str], path: str) -> None:
+def check_keys(
+    value: Mapping[str, Any],
+    known: Collection[str],
+    path: str,
+    *,
+    of_videos: Collection[str] = (),
+) -> None:
     """Returns if ``value`` has no key but the ``known`` ones.
+
+    Args:
+        value: what a client sent.
+        known: keys that it may have.
+        path: its JSON path.
+        of_videos: keys that belong elsewhere: on the request, or on one of its videos.
 
     Raises:
         InvalidRequest: naming the key.
     """
     for key in value:
-        if key not in known:
-            raise unknown_field(key, known, f"{path}.{key}")
+        if key in known:
+            continue
+        if key in of_videos:
+            raise InvalidRequest(
+                f"The field {shown(key)} does not belong here. Put it on the request, for all of "
+                "its videos, or on a video.",
+                param=f"{path}.{key}",
+                code="unknown_field",
+            )
+        raise unknown_field(key, known, f"{path}.{key}")
 
 
 def as_object(value: object, param: str) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def run_demo(config: Path | None, *, model: str | None = None) -> int:
         if not _wait_until_ready(server, base_url):
             return 1
         answers = {rate: _ask(base_url, rate, api_key) for rate in RATES}
+        print("\nstopping the server", flush=True)
     print(_table(answers))
     print(f"server stopped with exit code {server.returncode}", flush=True)
     return server.returncode

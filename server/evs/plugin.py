@@ -28,6 +28,7 @@ def register() -> None:
     """
     import vllm
     from vllm import ModelRegistry
+    from vllm.logger import init_logger
     from vllm.platforms import current_platform
 
     installed = vllm.__version__.split("+")[0]
@@ -42,3 +43,7 @@ def register() -> None:
         from server.evs.runner import enable_pruning_on_cpu
 
         enable_pruning_on_cpu()
+    # Under vLLM's name, as it is vLLM's log.
+    init_logger("vllm.server_evs").info_once(
+        "each video is pruned at its own rate, in engines started with a video_pruning_rate"
+    )

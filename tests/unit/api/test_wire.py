@@ -1106,3 +1106,34 @@ def test_model_that_can_not_prune_refuses_every_method() -> None:
 def test_method_never_reaches_the_engine_in_the_body() -> None:
     payload = chat(video({"video_pruning_method": "evs"}), video_pruning_method="vidcom2")
     assert set(parsed(payload).body) == {"model", "messages"}
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user", "content": "Hi", "fps": 2}, "messages[0].fps"),
+        (
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "Hi", "video_pruning_rate": 0.5}],
+            },
+            "messages[0].content[0].video_pruning_rate",
+        ),
+    ],
+)
+def test_a_hint_that_lies_beside_no_video_is_told_where_it_belongs(message, param):
+    error = refused({"messages": [message]})
+
+    assert error.param == param
+    assert error.code == "unknown_field"
+    assert "on the request" in str(error)
+    assert "on a video" in str(error)
+
+
+def test_what_the_openai_client_calls_extra_body_is_told_where_it_belongs():
+    body = {"messages": [{"role": "user", "content": "Hi"}], "extra_body": {"fps": 2}}
+
+    error = refused(body)
+
+    assert error.param == "extra_body"
+    assert "on the request itself" in str(error)
