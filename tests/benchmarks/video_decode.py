@@ -211,6 +211,8 @@ class _Case:
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 run = arms[name].decode(path, self.num_frames)
                 self.runs.setdefault(name, []).append(run)
+                if name == "ours" and run.fault:
+                    raise SystemExit(f"{self.footage}: {run.fault}")
         for name, arm in arms.items():
             if not self.fault(name):
                 self.peaks[name] = arm.peak_bytes(path, self.num_frames)
@@ -330,6 +332,7 @@ def _theirs(backend: str) -> Callable[[bytes, int], Any]:
 def _ours() -> Callable[[bytes, int], Any]:
     from transformers import Qwen2VLVideoProcessor
 
+    from server.conversation import PixelLimits
     from server.engine.geometry import ProcessorGeometry
     from server.media.clip import FramePlan
     from server.media.workers import DecoderPool
@@ -345,9 +348,13 @@ def _ours() -> Callable[[bytes, int], Any]:
             facts = await decoder.probe()
             indices = np.linspace(0, facts.num_frames - 1, num_frames, dtype=int).tolist()
             width, height = geometry.frame_size(
-                width=facts.width, height=facts.height, num_frames=num_frames
+                width=facts.width,
+                height=facts.height,
+                num_frames=num_frames,
+                limits=PixelLimits(),
             )
-            return await decoder.decode(FramePlan(tuple(indices), width, height))
+            decoded = await decoder.decode(FramePlan(tuple(indices), width, height))
+            return decoded.frames
 
     return lambda data, num_frames: loop.run_until_complete(decoded(data, num_frames))
 
