@@ -106,7 +106,7 @@ format: setup  ## apply ruff's fixes and formatting
 	$(BIN)/ruff format
 
 .PHONY: docs
-docs: setup  ## regenerate docs/settings.md and config/server.yaml from server/settings.py
+docs: setup  ## regenerate docs/settings.md and config/server.yaml from server/settings
 	$(BIN)/video-chat-server settings --format markdown > docs/settings.md
 	$(BIN)/video-chat-server settings > config/server.yaml
 

@@ -46,7 +46,7 @@ def settings_as_markdown() -> str:
     lines = [
         "# Settings",
         "",
-        "Made by `make docs` from `server/settings.py`. Later sources win: defaults, the YAML file",
+        "Made by `make docs` from `server/settings`. Later sources win: defaults, the YAML file",
         "(`--config`), environment variables, flags. A wrong key or value stops the start.",
         "",
         "Environment variables are the path in capitals after `VIDEO_CHAT_`, with `__` between the",
@@ -70,7 +70,7 @@ def settings_as_markdown() -> str:
 def settings_as_yaml() -> str:
     """Returns the text of ``config/server.yaml``: every default under its description."""
     lines = [
-        "# Every setting with its default, made by `make docs` from server/settings.py.",
+        "# Every setting with its default, made by `make docs` from server/settings.",
         "# Copy what you change into a file of your own; what is left out keeps its default.",
     ]
     for key, field in Settings.model_fields.items():
