@@ -1,5 +1,6 @@
 """The settings tree as a document: rows for ``docs/settings.md``, a file with every default."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
@@ -128,4 +129,5 @@ def _scalar(value: Any) -> str:
         return "{}"
     if isinstance(value, tuple):
         value = list(value)
-    return yaml.safe_dump(value).removesuffix("...\n").strip()
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf)
+    return text.removesuffix("...\n").strip()

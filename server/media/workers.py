@@ -42,6 +42,8 @@ class DecoderPool:
             memory_bytes=settings.decode_memory_bytes,
             timeout_seconds=settings.decode_timeout_seconds,
             threads=min(cores, _MAX_THREADS_PER_VIDEO),
+            containers=settings.containers,
+            codecs=settings.codecs,
         )
         self._queue = DecodeQueue(
             num_places=settings.max_concurrent_decodes or cores,

@@ -1,10 +1,12 @@
 """Settings of the way from bytes to frames."""
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from server.formats import CODECS, CONTAINERS, Format
 from server.settings.groups import Group, require_order
 
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?")
@@ -20,6 +22,29 @@ def _check_host_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def _choice_of(
+    formats: Mapping[str, Format], kind: str
+) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    def check(names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in formats:
+                raise ValueError(
+                    f"{name[:40]!r} is no {kind} that can be accepted; choose from "
+                    f"{', '.join(formats)}"
+                )
+        if not names:
+            raise ValueError(f"without a {kind} no video is accepted; name at least one")
+        return names
+
+    return check
+
+
+Containers = Annotated[
+    tuple[str, ...], Field(strict=False), AfterValidator(_choice_of(CONTAINERS, "container"))
+]
+Codecs = Annotated[
+    tuple[str, ...], Field(strict=False), AfterValidator(_choice_of(CODECS, "codec"))
+]
 HostNames = Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_check_host_names)]
 
 
@@ -51,6 +76,11 @@ class VideoSettings(Group):
     """Largest picture (width x height) that is decoded. Above it: 400."""
     max_source_frames: int = Field(default=108_000, ge=1)
     """Longest video, in frames (108 000 is an hour at 30 fps). Above it: 400."""
+    containers: Containers = tuple(CONTAINERS)
+    """Container formats that are accepted, of those in the default; ``mp4`` is MOV too,
+    ``matroska`` WebM. Frames of a list are ``jpeg``, ``png`` or ``webp``. Others: 400."""
+    codecs: Codecs = tuple(CODECS)
+    """Video codecs that are accepted, of those in the default, by FFmpeg's names. Others: 400."""
     allow_urls: bool = True
     """Whether http(s) URLs are fetched. data: URLs always work."""
     allow_private_addresses: bool = False
