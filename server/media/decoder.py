@@ -31,8 +31,9 @@ def decode_video(job: DecodeJob) -> None:
         if _is_out_of_memory(error):
             _report(job, "video_too_complex")
         else:
-            traceback.print_exc()
             _report(job, "video_decode_failed")
+            # Fails where standard error is a file: a decoder may write to none.
+            traceback.print_exc()
 
 
 def _converse(job: DecodeJob) -> None:

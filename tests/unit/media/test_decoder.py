@@ -80,7 +80,7 @@ async def test_too_little_memory_is_named_wherever_it_runs_out(make_pool):
     options = {"g": "2", "preset": "ultrafast"}
     source = ClipRecipe(num_frames=4, width=3840, height=2160, options=options).encode()
     outcomes = []
-    for megabytes in range(100, 200, 10):
+    for megabytes in (100, 115, 300):
         pool = make_pool(decode_memory_bytes=megabytes * 1_000_000)
         outcomes.append(await _outcome(pool, source, FramePlan((0, 2, 3), 1920, 1080)))
     assert set(outcomes) == {"decoded", "video_too_complex"}
