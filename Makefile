@@ -84,6 +84,14 @@ bench-step: setup  ## what pruning costs a decode step, against an engine withou
 bench-decode: setup  ## decoding videos, against vLLM's own loaders; half an hour
 	$(BIN)/python -m tests.benchmarks.video_decode
 
+.PHONY: fuzz
+fuzz: setup  ## 5000 damaged videos through real decoder processes; FUZZ="--count 200 --seed 2"
+	$(BIN)/python -m tests.fuzz.mutations $(FUZZ)
+
+.PHONY: bench-health
+bench-health: setup  ## how soon /health/live answers while large videos are decoded
+	$(BIN)/python -m tests.benchmarks.health
+
 .PHONY: check
 check: lint type contracts  ## lint, types, import contracts
 
@@ -106,7 +114,7 @@ format: setup  ## apply ruff's fixes and formatting
 	$(BIN)/ruff format
 
 .PHONY: docs
-docs: setup  ## regenerate docs/settings.md and config/server.yaml from server/settings.py
+docs: setup  ## regenerate docs/settings.md and config/server.yaml from server/settings
 	$(BIN)/video-chat-server settings --format markdown > docs/settings.md
 	$(BIN)/video-chat-server settings > config/server.yaml
 

@@ -116,6 +116,8 @@ class InvalidVideo(RequestError):
     """The bytes arrived, but no usable video could be decoded from them."""
 
     code = "invalid_video"
+    found: str | None = None
+    """Name (of ``server.formats``) of a container or codec that is not accepted, if known."""
 
 
 class VideoUnreachable(RequestError):

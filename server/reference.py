@@ -1,5 +1,6 @@
 """The settings tree as a document: rows for ``docs/settings.md``, a file with every default."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
@@ -46,7 +47,7 @@ def settings_as_markdown() -> str:
     lines = [
         "# Settings",
         "",
-        "Made by `make docs` from `server/settings.py`. Later sources win: defaults, the YAML file",
+        "Made by `make docs` from `server/settings`. Later sources win: defaults, the YAML file",
         "(`--config`), environment variables, flags. A wrong key or value stops the start.",
         "",
         "Environment variables are the path in capitals after `VIDEO_CHAT_`, with `__` between the",
@@ -70,7 +71,7 @@ def settings_as_markdown() -> str:
 def settings_as_yaml() -> str:
     """Returns the text of ``config/server.yaml``: every default under its description."""
     lines = [
-        "# Every setting with its default, made by `make docs` from server/settings.py.",
+        "# Every setting with its default, made by `make docs` from server/settings.",
         "# Copy what you change into a file of your own; what is left out keeps its default.",
     ]
     for key, field in Settings.model_fields.items():
@@ -128,4 +129,5 @@ def _scalar(value: Any) -> str:
         return "{}"
     if isinstance(value, tuple):
         value = list(value)
-    return yaml.safe_dump(value).removesuffix("...\n").strip()
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf)
+    return text.removesuffix("...\n").strip()

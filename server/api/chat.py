@@ -16,6 +16,7 @@ from server.api.state import engine_of, is_draining, owner_of, pipeline_of, sett
 from server.api.wire import parse_chat_request
 from server.conversation import ChatRequest
 from server.errors import EngineUnavailable
+from server.pieces import joined
 from server.timing import Stopwatch
 
 router = APIRouter()
@@ -59,7 +60,7 @@ async def _received(request: Request, watch: Stopwatch) -> ChatRequest:
     """Returns the request's body, checked. The bytes are not kept: they may hold a video."""
     require_json(request.headers)
     facts = engine_of(request).facts
-    raw = b"".join([chunk async for chunk in request.stream()])
+    raw = await joined([chunk async for chunk in request.stream()])
     watch.end("receive")
     return parse_chat_request(raw, settings_of(request), facts, owner=owner_of(request))
 

@@ -13,6 +13,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _FIRST_TO_BE_KILLED = 800
 _OPEN_FILES = 64
+_NICENESS = 5
+"""The server, which decodes nothing itself, should not wait for those who do."""
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -25,6 +27,7 @@ def die_with_parent(parent_pid: int) -> None:
 def confine(limits: DecodeLimits, *, source_bytes: int) -> None:
     """Bound memory and CPU time, and forbid writing files; for the rest of this process's life."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    os.nice(_NICENESS)
     # When memory runs out, the kernel should take the decoder, not the server.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_FIRST_TO_BE_KILLED))

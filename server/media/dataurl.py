@@ -2,6 +2,9 @@
 
 import asyncio
 import binascii
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from urllib.parse import unquote_to_bytes
 
 from server.errors import InvalidRequest
@@ -9,7 +12,7 @@ from server.media.sizelimit import SizeLimit
 
 _SLOW_DECODE_CHARACTERS = 1_000_000
 _MAX_DATA_HEADER_CHARACTERS = 1024
-_CHUNK_CHARACTERS = 4 * 250_000
+_PIECE_CHARACTERS = 200_000
 _WHITESPACE = b" \t\r\n\f\v"
 _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
@@ -52,28 +55,64 @@ async def _read(text: str, start: int, limit: SizeLimit, param: str) -> bytes:
     if len(text) - start > 4 * (limit.max_bytes + 3):
         raise limit.exceeded(param)
     if len(text) < _SLOW_DECODE_CHARACTERS:
-        return _decode(text[start:], limit, param)
-    return await asyncio.to_thread(lambda: _decode(text[start:], limit, param))
-
-
-def _decode(text: str, limit: SizeLimit, param: str) -> bytes:
-    """Returns the bytes of base64 in any dialect. Raises ValueError if it is none."""
-    characters = text.encode("ascii")
-    if b"%" in characters:
-        characters = unquote_to_bytes(characters)
-    characters = characters.translate(_FROM_URL_SAFE, _WHITESPACE).rstrip(b"=")
-    if len(characters) * 3 // 4 > limit.max_bytes:
-        raise limit.exceeded(param)
-    return _decode_base64(characters)
-
-
-def _decode_base64(characters: bytes) -> bytes:
-    """Returns the bytes that unpadded base64 stands for; in pieces, so that others can run."""
-    padded = characters + b"=" * (-len(characters) % 4)
-    return b"".join(
-        binascii.a2b_base64(padded[start : start + _CHUNK_CHARACTERS], strict_mode=True)
-        for start in range(0, len(padded), _CHUNK_CHARACTERS)
+        return _decode(text, start, limit, param)
+    return await asyncio.get_running_loop().run_in_executor(
+        _slow_decodes(), partial(_decode, text, start, limit, param)
     )
+
+
+@cache
+def _slow_decodes() -> ThreadPoolExecutor:
+    """Returns one thread for all: several would take turns with each other and with the server."""
+    return ThreadPoolExecutor(1, thread_name_prefix="base64")
+
+
+def _decode(text: str, start: int, limit: SizeLimit, param: str) -> bytes:
+    """Returns the bytes of base64 in any dialect. Raises ValueError if it is none.
+
+    In pieces: each call holds up every other thread.
+    """
+    decoded: list[bytes] = []
+    num_bytes = 0
+    for characters in _in_fours(_plain_characters(text, start)):
+        decoded.append(binascii.a2b_base64(characters, strict_mode=True))
+        num_bytes += len(decoded[-1])
+        if num_bytes > limit.max_bytes:
+            raise limit.exceeded(param)
+    return b"".join(decoded)
+
+
+def _plain_characters(text: str, start: int) -> Iterator[bytes]:
+    """Yields what is in the alphabet of base64, piece by piece, without escapes and padding."""
+    held, is_ended = b"", False
+    for place in range(start, len(text), _PIECE_CHARACTERS):
+        piece = held + text[place : place + _PIECE_CHARACTERS].encode("ascii")
+        # An escape may lie across two pieces.
+        cut = max(piece.find(b"%", max(len(piece) - 2, 0)), 0) or len(piece)
+        is_last = place + _PIECE_CHARACTERS >= len(text)
+        held = b"" if is_last else piece[cut:]
+        piece = piece if is_last else piece[:cut]
+        if b"%" in piece:
+            piece = unquote_to_bytes(piece)
+        piece = piece.translate(_FROM_URL_SAFE, _WHITESPACE)
+        characters = piece.rstrip(b"=")
+        if characters and is_ended:
+            raise ValueError("more after the padding")
+        is_ended = is_ended or len(characters) < len(piece)
+        yield characters
+
+
+def _in_fours(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the same characters in pieces that stand for whole bytes, the last one padded."""
+    rest = b""
+    for piece in pieces:
+        characters = rest + piece
+        whole = len(characters) // 4 * 4
+        yield characters[:whole]
+        rest = characters[whole:]
+    if b"=" in rest:
+        raise ValueError("padding in the middle")
+    yield rest + b"=" * (-len(rest) % 4)
 
 
 def _malformed_url(param: str) -> InvalidRequest:

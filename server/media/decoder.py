@@ -1,5 +1,6 @@
 """A decoder process: one video in, facts and frames out. Forked by ``server.media.forkhost``."""
 
+import errno
 import mmap
 import os
 import socket
@@ -11,9 +12,12 @@ from server.errors import InvalidVideo
 from server.media import messages
 from server.media.clip import FramePlan
 from server.media.confinement import allow_frames, confine
-from server.media.faults import VIDEO_FAULTS
+from server.media.faults import VIDEO_FAULTS, VideoFault
 from server.media.messages import DecodeJob
 from server.media.picturesource import open_source
+
+_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "can't start new thread")
+"""Of torch and of Python's threads, which raise no MemoryError."""
 
 
 def decode_video(job: DecodeJob) -> None:
@@ -22,12 +26,14 @@ def decode_video(job: DecodeJob) -> None:
         confine(job.limits, source_bytes=os.fstat(job.source_fd).st_size)
         _converse(job)
     except InvalidVideo as error:
-        _report(job, error.code)
-    except MemoryError:
-        _report(job, "video_too_complex")
-    except Exception:
-        traceback.print_exc()
-        _report(job, "video_decode_failed")
+        _report(job, _known(error.code), found=error.found)
+    except Exception as error:
+        if _is_out_of_memory(error):
+            _report(job, "video_too_complex")
+        else:
+            _report(job, "video_decode_failed")
+            # Fails where standard error is a file: a decoder may write to none.
+            traceback.print_exc()
 
 
 def _converse(job: DecodeJob) -> None:
@@ -55,6 +61,18 @@ def _receive(channel: socket.socket, num_bytes: int) -> bytes:
     return data
 
 
-def _report(job: DecodeJob, fault: str) -> None:
-    known = fault if fault in VIDEO_FAULTS else "video_decode_failed"
-    job.channel.sendall(messages.pack("fault", known.encode()))
+def _report(job: DecodeJob, fault: VideoFault, *, found: str | None = None) -> None:
+    job.channel.sendall(messages.pack("fault", messages.fault_to_bytes(fault, found)))
+
+
+def _known(code: str) -> VideoFault:
+    return next((fault for fault in VIDEO_FAULTS if fault == code), "video_decode_failed")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Returns whether memory was refused to Python, FFmpeg, torch, a thread or a mapping."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, RuntimeError):
+        return any(words in str(error) for words in _MEMORY_WORDS)
+    return isinstance(error, MemoryError)

@@ -126,7 +126,8 @@ class DecoderProcess:
             message = messages.unpack_header(header)
             payload = await self._receive_exactly(message.payload_bytes)
             if message.kind == "fault":
-                raise video_fault(messages.fault_from_bytes(payload), self.limits)
+                fault, found = messages.fault_from_bytes(payload)
+                raise video_fault(fault, self.limits, found=found)
             if message.kind != expected:
                 raise ValueError("a message out of turn")
         except ValueError as error:

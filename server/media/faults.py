@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from server.errors import InvalidVideo
+from server.formats import CODECS, CONTAINERS, in_words
 
 VideoFault = Literal[
     "invalid_video",
@@ -36,24 +37,59 @@ class DecodeLimits:
     """Wall clock from the start of the process to the last frame."""
     threads: int
     """Threads that FFmpeg may use."""
+    containers: tuple[str, ...] = tuple(CONTAINERS)
+    """Which containers of ``server.formats`` are accepted."""
+    codecs: tuple[str, ...] = tuple(CODECS)
+    """Which of its codecs."""
 
 
-def video_fault(fault: VideoFault, limits: DecodeLimits) -> InvalidVideo:
-    """Returns the error for ``fault``, saying what is wrong and what would be accepted."""
-    return InvalidVideo(_TEXTS[fault].format(limits=limits), code=fault)
+def video_fault(
+    fault: VideoFault, limits: DecodeLimits, *, found: str | None = None
+) -> InvalidVideo:
+    """Returns the error for ``fault``, saying what is wrong and what would be accepted.
 
+    Args:
+        fault: what is wrong.
+        limits: what would be accepted.
+        found: name of the container or codec that is not accepted, where it is known.
+    """
+    if fault == "unsupported_container":
+        text = _container_text(limits, found)
+    elif fault == "unsupported_codec":
+        text = _codec_text(limits, found)
+    else:
+        text = _TEXTS[fault].format(limits=limits)
+    error = InvalidVideo(text, code=fault)
+    error.found = found
+    return error
+
+
+def _container_text(limits: DecodeLimits, found: str | None) -> str:
+    if found in limits.containers:
+        pictures = tuple(name for name in LIST_PICTURES if name in limits.containers)
+        cure = f"Send {in_words(CONTAINERS, pictures)}" if pictures else "Send a video file"
+        return f"A frame of a list is {found}, which is not accepted there. {cure}."
+    what = f"The container format is {found}, which" if found else "The container format"
+    return f"{what} is not accepted. Send {in_words(CONTAINERS, limits.containers)}."
+
+
+def _codec_text(limits: DecodeLimits, found: str | None) -> str:
+    if found in limits.codecs:
+        return (
+            f"The video codec is {found}, in a form that can not be decoded. Re-encode it and try "
+            "again."
+        )
+    what = f"The video codec is {found}, which" if found else "The video codec"
+    return f"{what} is not accepted. Send {in_words(CODECS, limits.codecs)}."
+
+
+LIST_PICTURES = ("jpeg", "png", "webp")
+"""Containers that a frame of a list of pictures may be."""
 
 _TEXTS: dict[VideoFault, str] = {
-    "invalid_video": (
-        "The data is not a readable video file. Send a complete MP4, WebM, MKV or MOV file."
-    ),
+    "invalid_video": ("The data is not a readable video file. Send a complete file."),
     "no_video_stream": "The file has no video stream. Send a file with moving pictures.",
     "no_frames": "The file has a video stream but no frame in it. Send a complete file.",
-    "unsupported_container": (
-        "The container format is not accepted. Send MP4, MOV, WebM, MKV, AVI, MPEG-TS, MPEG-PS, "
-        "Ogg, FLV, ASF/WMV, GIF or APNG."
-    ),
-    "unsupported_codec": ("The video codec is not accepted. Send H.264, HEVC, VP8, VP9 or AV1."),
     "video_decode_failed": (
         "The video could not be decoded: its data is damaged, encrypted or not what it claims to "
         "be. Re-encode it and try again."

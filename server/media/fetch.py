@@ -23,6 +23,7 @@ from server.media.addresses import is_public_address
 from server.media.downloads import DownloadCache
 from server.media.hosts import HostList
 from server.media.sizelimit import SizeLimit
+from server.pieces import joined
 from server.settings import VideoSettings
 
 logger = logging.getLogger(__name__)
@@ -256,12 +257,14 @@ class Fetcher:
 async def _body(response: httpcore.Response, claimed_bytes: bytes | None, max_bytes: int) -> bytes:
     if claimed_bytes is not None and int(claimed_bytes) > max_bytes:
         raise _TooLarge
-    body = bytearray()
+    chunks: list[bytes] = []
+    num_bytes = 0
     async for chunk in response.aiter_stream():
-        body += chunk
-        if len(body) > max_bytes:
+        chunks.append(chunk)
+        num_bytes += len(chunk)
+        if num_bytes > max_bytes:
             raise _TooLarge
-    return bytes(body)
+    return await joined(chunks)
 
 
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):

@@ -84,9 +84,11 @@ def _contents(fd: int, limit: SizeLimit, param: str) -> bytes:
     """Returns what can be read from ``fd``. It may grow meanwhile, so the bytes are counted."""
     if os.fstat(fd).st_size > limit.max_bytes:
         raise limit.exceeded(param)
-    data = bytearray()
+    chunks = []
+    num_bytes = 0
     while chunk := os.read(fd, _READ_BYTES):
-        data += chunk
-        if len(data) > limit.max_bytes:
+        chunks.append(chunk)
+        num_bytes += len(chunk)
+        if num_bytes > limit.max_bytes:
             raise limit.exceeded(param)
-    return bytes(data)
+    return b"".join(chunks)

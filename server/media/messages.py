@@ -18,8 +18,9 @@ import socket
 import struct
 from array import array
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from server.formats import NAMES
 from server.media.clip import FramePlan, VideoFacts
 from server.media.faults import VIDEO_FAULTS, DecodeLimits, VideoFault
 
@@ -127,13 +128,22 @@ def count_from_bytes(payload: bytes) -> int:
     return int(_COUNT.unpack(payload)[0])
 
 
-def fault_from_bytes(payload: bytes) -> VideoFault:
-    """Returns the fault named.
+def fault_to_bytes(fault: VideoFault, found: str | None) -> bytes:
+    """Returns a fault, and the name of the format that was found where it is about that."""
+    return " ".join([fault, *([found] if found else [])]).encode()
+
+
+def fault_from_bytes(payload: bytes) -> tuple[VideoFault, str | None]:
+    """Returns what ``fault_to_bytes`` packed.
 
     Raises:
-        ValueError: it is not one of the closed set.
+        ValueError: the fault or the name is not one of the closed sets.
     """
-    return VIDEO_FAULTS[[fault.encode() for fault in VIDEO_FAULTS].index(payload)]
+    fault, _, found = payload.decode("ascii").partition(" ")
+    if found and found not in NAMES:
+        raise ValueError("not the name of a format")
+    names: tuple[str, ...] = VIDEO_FAULTS
+    return VIDEO_FAULTS[names.index(fault)], found or None
 
 
 def limits_to_bytes(limits: DecodeLimits) -> bytes:
@@ -143,4 +153,7 @@ def limits_to_bytes(limits: DecodeLimits) -> bytes:
 
 def limits_from_bytes(payload: bytes) -> DecodeLimits:
     """Returns the limits that ``limits_to_bytes`` packed."""
-    return DecodeLimits(**json.loads(payload))
+    fields: dict[str, Any] = json.loads(payload)
+    for name in ("containers", "codecs"):
+        fields[name] = tuple(fields[name])
+    return DecodeLimits(**fields)

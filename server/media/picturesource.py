@@ -7,13 +7,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from server.formats import container_name
 from server.media.clip import FramePlan, VideoFacts
 from server.media.decode import VideoSource
-from server.media.faults import DecodeLimits, video_fault
+from server.media.faults import LIST_PICTURES, DecodeLimits, video_fault
 from server.media.picturelist import PictureList, unpack_pictures
 from server.media.sourcefile import SourceFile
-
-_PICTURE_CONTAINERS = frozenset({"jpeg_pipe", "png_pipe", "webp_pipe"})
 
 
 class PictureListSource:
@@ -85,8 +84,9 @@ class PictureListSource:
         source = VideoSource(SourceFile(self._pictures[index]), self._limits)
         self._opened.enter_context(source)
         facts = source.probe()
-        if facts.container not in _PICTURE_CONTAINERS:
-            raise video_fault("unsupported_container", self._limits)
+        found = container_name(facts.container)
+        if found not in LIST_PICTURES:
+            raise video_fault("unsupported_container", self._limits, found=found)
         return source, facts
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 
 from server.client import current_client
@@ -42,6 +42,8 @@ class DecoderPool:
             memory_bytes=settings.decode_memory_bytes,
             timeout_seconds=settings.decode_timeout_seconds,
             threads=min(cores, _MAX_THREADS_PER_VIDEO),
+            containers=settings.containers,
+            codecs=settings.codecs,
         )
         self._queue = DecodeQueue(
             num_places=settings.max_concurrent_decodes or cores,
@@ -94,7 +96,7 @@ class DecoderPool:
             try:
                 yield decoder
             finally:
-                await decoder.end()
+                await self._end(decoder)
 
     async def _start_decoder(self, source: bytes) -> DecoderProcess:
         await self._revive_host()
@@ -106,19 +108,36 @@ class DecoderPool:
             raise Overloaded("No decoder process can be started at the moment.") from error
         except asyncio.CancelledError:
             # Starting can not be undone half way: finish it, then take the process away.
-            self._queue.hold()
-            ending = asyncio.create_task(self._end_orphan(start))
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._go_on(self._end_orphan(start))
             raise
 
-    async def _end_orphan(self, start: asyncio.Task[DecoderProcess]) -> None:
+    async def _end(self, decoder: DecoderProcess) -> None:
+        ending = asyncio.create_task(decoder.end())
         try:
-            # Nobody is left to be told that it could not be started.
-            with suppress(Exception):
-                await (await start).end()
-        finally:
-            self._queue.release()
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            # Who leaves now does not wait until the process is gone; its place does.
+            self._go_on(ending)
+            raise
+
+    def _go_on(self, work: Awaitable[None]) -> None:
+        """Let the end of a decoder go on without its client, and keep the place until then."""
+        self._queue.hold()
+
+        async def finish() -> None:
+            try:
+                await work
+            finally:
+                self._queue.release()
+
+        ending = asyncio.create_task(finish())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _end_orphan(self, start: asyncio.Task[DecoderProcess]) -> None:
+        # Nobody is left to be told that it could not be started.
+        with suppress(Exception):
+            await (await start).end()
 
     async def _revive_host(self) -> None:
         """Start the host again if something killed it; nothing but our own stop should."""

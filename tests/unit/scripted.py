@@ -61,11 +61,11 @@ class Service:
 
 
 @asynccontextmanager
-async def service(host, **changes) -> AsyncIterator[Service]:
+async def service(host, *, engine=None, **changes) -> AsyncIterator[Service]:
     """Serve the application with decoders from ``host``; ``changes`` are settings of videos."""
     http = changes.pop("http", {})
     settings = Settings(video=changes, http=http)
-    metrics, engine = Metrics(), ScriptedEngine()
+    metrics, engine = Metrics(), engine or ScriptedEngine()
     pool = DecoderPool(settings.video, host=host, metrics=metrics)
     loader = VideoLoader(settings.video, engine.facts.geometry, pool=pool, metrics=metrics)
     pipeline = ChatPipeline(engine=engine, loader=loader, metrics=metrics)

@@ -322,3 +322,29 @@ def test_a_wrong_name_of_a_host_is_refused(tmp_path: Path, name: str) -> None:
 def test_names_of_hosts_can_be_listed(tmp_path: Path) -> None:
     hosts = load(tmp_path, "video: {allowed_hosts: [a.example, '*.b.example']}").video.allowed_hosts
     assert hosts == ("a.example", "*.b.example")
+
+
+def test_containers_and_codecs_can_be_narrowed(tmp_path: Path) -> None:
+    video = load(tmp_path, "video: {containers: [mp4], codecs: [h264, vp9]}").video
+    assert (video.containers, video.codecs) == (("mp4",), ("h264", "vp9"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("containers: [mp4, hls]", "video.containers: 'hls' is no container that can be accepted"),
+        ("containers: [mov]", "video.containers: 'mov' is no container that can be accepted"),
+        ("codecs: [h265]", "video.codecs: 'h265' is no codec that can be accepted"),
+        ("codecs: [huffyuv]", "video.codecs: 'huffyuv' is no codec that can be accepted"),
+        ("codecs: ['h264,huffyuv']", "video.codecs: 'h264,huffyuv' is no codec that can be"),
+        ("codecs: []", "video.codecs: without a codec no video is accepted; name at least one"),
+        ("codecs: [1]", "video.codecs.0: 1 ("),
+    ],
+)
+def test_other_containers_and_codecs_stop_the_start(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, f"video: {{{text}}}")
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)

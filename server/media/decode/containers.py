@@ -10,21 +10,18 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from server.errors import InvalidVideo
+from server.formats import (
+    CODECS,
+    CONTAINERS,
+    MOVING_WEBP,
+    codec_name,
+    container_name,
+    ffmpeg_list,
+)
 from server.media.bitstreams import is_animated_webp
 from server.media.faults import DecodeLimits, video_fault
 from server.media.sourcefile import SourceFile
 
-# No playlist, concat, SDP, RTSP, image2 or device demuxer: those open other resources. The demuxers
-# of single pictures (..._pipe) read what they are given only.
-_CONTAINERS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv,asf,gif,ivf,"
-    "h264,hevc,vvc,obu,m4v,mpegvideo,apng,png_pipe,jpeg_pipe,webp_pipe,bmp_pipe"
-)
-CODECS = (
-    "h264,hevc,vvc,vp8,vp9,libvpx,libvpx-vp9,libdav1d,av1,mpeg1video,mpeg2video,mpeg4,msmpeg4v1,"
-    "msmpeg4v2,msmpeg4,h263,flv,wmv1,wmv2,wmv3,vc1,theora,mjpeg,prores,dnxhd,ffv1,gif,"
-    "apng,png,webp,bmp"
-)
 WITHOUT_PRESENTATION_TIMES = frozenset({"avi", "h264", "hevc", "vvc", "obu", "m4v", "mpegvideo"})
 """They number packets in decode order, which is wrong where there are B-frames, or not at all."""
 
@@ -44,6 +41,11 @@ def ffmpeg_max_pixels(limits: DecodeLimits) -> str:
     return str(2 * limits.max_pixels)
 
 
+def ffmpeg_codecs(limits: DecodeLimits) -> str:
+    """Returns the option's value that lists the decoders which may be used."""
+    return ffmpeg_list(CODECS, limits.codecs)
+
+
 def open_container(file: SourceFile, limits: DecodeLimits) -> InputContainer:
     """Returns the container that ``file`` holds.
 
@@ -52,8 +54,8 @@ def open_container(file: SourceFile, limits: DecodeLimits) -> InputContainer:
     """
     # max_pixels is needed here, for the frames that opening decodes, and again for the codec.
     options = {
-        "format_whitelist": _CONTAINERS,
-        "codec_whitelist": CODECS,
+        "format_whitelist": ffmpeg_list(CONTAINERS, limits.containers),
+        "codec_whitelist": ffmpeg_codecs(limits),
         "protocol_whitelist": "none",
         "max_streams": "32",
         "max_pixels": ffmpeg_max_pixels(limits),
@@ -61,19 +63,44 @@ def open_container(file: SourceFile, limits: DecodeLimits) -> InputContainer:
         "analyzeduration": "5000000",
     }
     try:
-        return av.open(
-            file,
-            mode="r",
-            options=options,
-            metadata_errors="replace",
-            buffer_size=_READ_BUFFER_BYTES,
-        )
+        return _open(file, options)
     except MemoryError:
         raise
     except av.error.ArgumentError as error:
-        raise video_fault("unsupported_container", limits) from error
+        found = _refused_container(file.reopened(), options)
+        raise video_fault("unsupported_container", limits, found=found) from error
     except Exception as error:
         raise video_fault("invalid_video", limits) from error
+
+
+def _open(file: SourceFile, options: dict[str, str]) -> InputContainer:
+    return av.open(
+        file,
+        mode="r",
+        options=options,
+        metadata_errors="replace",
+        buffer_size=_READ_BUFFER_BYTES,
+    )
+
+
+def _refused_container(file: SourceFile, options: dict[str, str]) -> str | None:
+    """Returns the name of a container that FFmpeg has recognised and was told not to open.
+
+    It is asked again for that, since only its log says so.
+    """
+    level = av.logging.get_level()
+    av.logging.set_level(av.logging.ERROR)
+    try:
+        with av.logging.Capture() as records:
+            _open(file, options).close()
+    except MemoryError:
+        raise
+    except Exception:
+        names = [name for _, name, message in records if "not on whitelist" in message]
+        return container_name(names[0]) if names else None
+    finally:
+        av.logging.set_level(level)
+    return None
 
 
 def choose_stream(
@@ -82,7 +109,7 @@ def choose_stream(
     """Returns the stream with the moving pictures, and its packets in decode order.
 
     Raises:
-        InvalidVideo: there is none, FFmpeg has no decoder for it, or it is too long.
+        InvalidVideo: there is none, its codec is not accepted, or it is too long.
     """
     # Covers and thumbnails, and the tiles of a larger picture.
     parts = Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
@@ -93,7 +120,11 @@ def choose_stream(
     decodable = [s for s in streams if getattr(s, "codec_context", None) is not None]
     if not decodable:
         raise video_fault("unsupported_codec", limits)
-    packets = _demux(container, decodable, limits)
+    accepted = [s for s in decodable if s.codec_context.codec.canonical_name in limits.codecs]
+    if not accepted:
+        found = codec_name(decodable[0].codec_context.codec.canonical_name)
+        raise video_fault("unsupported_codec", limits, found=found)
+    packets = _demux(container, accepted, limits)
 
     def merit(stream: VideoStream) -> tuple[bool, bool, bool, int, bool]:
         count = len(packets[stream.index])
@@ -102,9 +133,9 @@ def choose_stream(
         is_grey = (stream.codec_context.pix_fmt or "").startswith("gray")
         return count > 0, count > 1, is_default, count, not is_grey
 
-    chosen = max(decodable, key=merit)
+    chosen = max(accepted, key=merit)
     if any(is_animated_webp(memoryview(packet)) for packet in packets[chosen.index][:1]):
-        raise video_fault("unsupported_codec", limits)
+        raise video_fault("unsupported_codec", limits, found=MOVING_WEBP)
     return chosen, packets[chosen.index]
 
 

@@ -11,7 +11,8 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from server.media.decode.containers import CODECS, VideoPacket, ffmpeg_max_pixels
+from server.formats import codec_name
+from server.media.decode.containers import VideoPacket, ffmpeg_codecs, ffmpeg_max_pixels
 from server.media.faults import DecodeLimits, VideoFault, video_fault
 
 _Codec = Literal["libvpx", "libvpx-vp9"]
@@ -127,15 +128,18 @@ def _opened(codec: VideoCodecContext, limits: DecodeLimits, threads: int) -> Vid
     except MemoryError:
         raise
     except Exception as error:
-        is_huge = claimed_pixels > limits.max_pixels
-        raise video_fault(
-            "video_resolution_too_large" if is_huge else "unsupported_codec", limits
-        ) from error
+        if claimed_pixels > limits.max_pixels:
+            raise video_fault("video_resolution_too_large", limits) from error
+        found = codec_name(codec.codec.canonical_name)
+        raise video_fault("unsupported_codec", limits, found=found) from error
     return codec
 
 
 def _open(codec: VideoCodecContext, limits: DecodeLimits, threads: int) -> None:
-    codec.options = {"max_pixels": ffmpeg_max_pixels(limits), "codec_whitelist": CODECS}
+    codec.options = {
+        "max_pixels": ffmpeg_max_pixels(limits),
+        "codec_whitelist": ffmpeg_codecs(limits),
+    }
     # Slice threads have crashed on truncated H.264 (PyAV issue 2344).
     codec.thread_type = ThreadType.FRAME
     codec.thread_count = threads

@@ -194,7 +194,9 @@ async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 @asynccontextmanager
 async def serving(app: FastAPI) -> AsyncIterator[str]:
     """Serve ``app`` by uvicorn on loopback, in this event loop; yields its URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    # With the protocol named, as uvicorn's own: else asyncio leaves Nagle's algorithm on.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(app, http=FirstByteProtocol, ws="none", lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))

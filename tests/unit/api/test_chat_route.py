@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import httpx
@@ -104,22 +103,22 @@ async def test_error_before_the_first_chunk_has_its_own_status(
 
 @pytest.mark.anyio
 async def test_chunks_arrive_one_by_one() -> None:
-    pipeline = StubPipeline(between=lambda: asyncio.sleep(0.2))
+    released = asyncio.Semaphore(0)
+    pipeline = StubPipeline(between=released.acquire)  # type: ignore[arg-type]
     async with serving(build_app(pipeline)) as url, httpx.AsyncClient() as client:
-        started_at, arrivals = time.monotonic(), []
+        arrivals = []
         async with client.stream("POST", url + CHAT, json=STREAMED) as response:
             assert response.status_code == 200
             assert response.headers["content-type"].startswith("text/event-stream")
             assert response.headers["x-request-id"]
             async for line in response.aiter_lines():
                 if line:
-                    arrivals.append((time.monotonic() - started_at, line))
+                    arrivals.append(line)
+                    released.release()  # The next one is not made before this one is here.
 
-    assert [line for _, line in arrivals][-1] == "data: [DONE]"
-    assert json.loads(arrivals[2][1].removeprefix("data: "))["metrics"] == {"videos": []}
-    times = [at for at, _ in arrivals]
-    assert times[1] - times[0] > 0.1
-    assert times[2] - times[1] > 0.1
+    assert len(arrivals) == 4
+    assert arrivals[-1] == "data: [DONE]"
+    assert json.loads(arrivals[2].removeprefix("data: "))["metrics"] == {"videos": []}
 
 
 @pytest.mark.anyio
@@ -187,10 +186,8 @@ async def test_client_that_hangs_up_stops_the_work(moment: str) -> None:
             await pipeline.started.wait()
             if in_stream:
                 await reader.readuntil(b"data: ")
-            hung_up_at = time.monotonic()
             writer.close()
             await pipeline.closed.wait()
-        assert time.monotonic() - hung_up_at < 2
         await until(lambda: counted(app, "videochat_requests_in_flight") == 0)
     assert pipeline.cancelled.is_set()
     assert counted(app, "videochat_requests_total", outcome="cancelled") == 1

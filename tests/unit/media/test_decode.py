@@ -317,6 +317,9 @@ def test_a_codec_that_is_not_accepted_is_named():
     with pytest.raises(InvalidVideo) as caught:
         probed(recipe.encode())
     assert caught.value.code == "unsupported_codec"
+    assert str(caught.value).startswith(
+        "The video codec is utvideo, which is not accepted. Send H."
+    )
 
 
 def test_limits_are_inclusive():

@@ -74,3 +74,23 @@ async def test_replaced_frames_are_counted(make_pool):
         decoded = await video.decode(FramePlan((6, 7, 7, 8, 9), 160, 96))
     assert decoded.num_replaced == 3
     assert counters(decoded.frames) == [6, 6, 6, 6, 9]
+
+
+async def test_too_little_memory_is_named_wherever_it_runs_out(make_pool):
+    options = {"g": "2", "preset": "ultrafast"}
+    source = ClipRecipe(num_frames=4, width=3840, height=2160, options=options).encode()
+    outcomes = []
+    for megabytes in (100, 115, 300):
+        pool = make_pool(decode_memory_bytes=megabytes * 1_000_000)
+        outcomes.append(await _outcome(pool, source, FramePlan((0, 2, 3), 1920, 1080)))
+    assert set(outcomes) == {"decoded", "video_too_complex"}
+
+
+async def _outcome(pool, source, plan):
+    try:
+        async with pool.open(source) as video:
+            await video.probe()
+            await video.decode(plan)
+    except InvalidVideo as error:
+        return error.code
+    return "decoded"

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -140,13 +139,11 @@ async def test_a_body_announced_too_large_is_not_read():
     async def announce(writer):
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n")
         await writer.drain()
-        await asyncio.sleep(3)
+        await asyncio.sleep(3600)
 
     async with serving(announce) as (url, _):
-        started = time.monotonic()
         with pytest.raises(RequestTooLarge):
             await fetch(url)
-        assert time.monotonic() - started < 2
 
 
 async def test_an_endless_body_is_cut_at_the_limit():
@@ -162,15 +159,15 @@ async def test_an_endless_body_is_cut_at_the_limit():
 
 
 async def _drip(writer):
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-    for _ in range(1000):
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
         writer.write(b"x")
         await writer.drain()
         await asyncio.sleep(0.05)
 
 
 async def _silent(writer):
-    await asyncio.sleep(10)
+    await asyncio.sleep(3600)
 
 
 async def _hang_up(writer):
@@ -180,9 +177,7 @@ async def _hang_up(writer):
 @pytest.mark.parametrize("behaviour", [_drip, _silent])
 async def test_one_deadline_covers_everything(behaviour):
     async with serving(behaviour) as (url, _):
-        started = time.monotonic()
         await unreachable_text(url, fetch_timeout_seconds=0.4)
-        assert time.monotonic() - started < 1.5
 
 
 async def test_redirects_share_the_deadline():

@@ -1,6 +1,8 @@
 """Frames in shared memory: who can change them, and when they go."""
 
+import math
 import os
+import time
 import warnings
 
 import numpy as np
@@ -12,10 +14,10 @@ from server.media.frames import SharedFrames
 SHAPE = (2, 3, 4, 3)
 
 
-def make_frames():
+def make_frames(shape=SHAPE):
     fd = os.memfd_create("frames-of-a-test")
-    os.write(fd, bytes(range(72)))
-    shared = SharedFrames(fd, SHAPE)
+    os.write(fd, bytes(range(72)) if shape == SHAPE else bytes(math.prod(shape)))
+    shared = SharedFrames(fd, shape)
     os.close(fd)
     return shared
 
@@ -54,6 +56,14 @@ def test_the_memory_goes_with_the_last_view():
     assert _memory_files() > 0
     del view
     assert _memory_files() == 0
+
+
+def test_large_memory_goes_too():
+    frames = make_frames(shape=(2, 1000, 1000, 3))
+    assert _memory_files() > 0
+    del frames
+    while _memory_files():  # in a thread; the test's own timeout ends it
+        time.sleep(0.01)
 
 
 def _memory_files():

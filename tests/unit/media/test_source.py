@@ -1,5 +1,5 @@
 import base64
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -40,6 +40,53 @@ async def test_data_urls_are_read(url):
 async def test_data_urls_of_any_length_are_read(num_bytes):
     data = (BYTES * (num_bytes // len(BYTES) + 1))[:num_bytes]
     assert await read("data:video/mp4;base64," + base64.b64encode(data).decode()) == data
+
+
+LARGE = BYTES * 1400
+LARGE_ENCODED = base64.b64encode(LARGE[:-1]).decode()  # with padding
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LARGE_ENCODED,
+        LARGE_ENCODED.rstrip("="),
+        LARGE_ENCODED[:-1] + " \n" * 300_000 + "=\n",
+        "\r\n".join(LARGE_ENCODED[i : i + 76] for i in range(0, len(LARGE_ENCODED), 76)),
+        "".join(f"%{ord(character):02x}" for character in LARGE_ENCODED),
+        "%2b" + "+%2B" * 2 * 250_000 + "+",
+    ],
+    ids=["plain", "no padding", "space in the padding", "lines", "escaped", "half escaped"],
+)
+async def test_large_base64_of_any_dialect_is_read(text):
+    found = await read("data:video/mp4;base64," + text)
+    plain = unquote(text).rstrip("=\r\n ")
+    assert found == base64.b64decode(plain + "=" * (-len(plain) % 4))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LARGE_ENCODED + "A",
+        LARGE_ENCODED + LARGE_ENCODED,
+        LARGE_ENCODED[:799_998] + "==" + LARGE_ENCODED,
+        LARGE_ENCODED[:-3] + "*",
+        LARGE_ENCODED + " " * 300_000 + "A",
+        "é" + LARGE_ENCODED,
+    ],
+    ids=["more", "twice", "padding where a piece ends", "no letter", "more after space", "accent"],
+)
+async def test_large_base64_that_is_none_is_named(text):
+    with pytest.raises(InvalidRequest) as caught:
+        await read("data:video/mp4;base64," + text)
+    assert caught.value.code == "invalid_video_url"
+
+
+async def test_large_base64_is_not_decoded_beyond_the_limit():
+    with pytest.raises(RequestTooLarge):
+        await read("data:video/mp4;base64," + LARGE_ENCODED, max_video_bytes=len(LARGE) - 2)
+    url = "data:video/mp4;base64," + LARGE_ENCODED
+    assert await read(url, max_video_bytes=len(LARGE) - 1) == LARGE[:-1]
 
 
 @pytest.mark.parametrize(
