@@ -73,7 +73,7 @@ test-e2e: setup  ## the tests with the real engine
 	$(PYTEST) tests/e2e
 
 .PHONY: test-evs
-test-evs: setup  ## what must hold under pruning, for every model family: a matrix, half an hour
+test-evs: setup  ## what must hold under pruning, for every model family: a matrix, 45 minutes
 	$(BIN)/python -m tests.evs.matrix $(if $(UNPATCHED),--unpatched)
 
 .PHONY: bench-step
