@@ -89,6 +89,11 @@ class UrlSource:
     url: str
     """data:, http(s) or file: URL as the client sent it."""
 
+    @property
+    def scheme(self) -> str:
+        """What stands before the colon, in lower case, if it is short; nobody has checked it."""
+        return self.url[:6].partition(":")[0].lower()
+
     def __repr__(self) -> str:
         return f"UrlSource({len(self.url)} characters)"
 

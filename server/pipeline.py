@@ -6,10 +6,10 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from server.conversation import ChatRequest, VideoRequest
 from server.engine.base import (
@@ -25,9 +25,8 @@ from server.media.loader import PlanHook, VideoLoader
 from server.media.planning import ClipPlan
 from server.metrics import Metrics
 from server.timing import Stopwatch
+from server.together import all_of
 from server.videos import VideoFit, require_room, stand_in, video_report
-
-_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -92,8 +91,8 @@ class ChatPipeline:
         model, videos, trace = self._engine.facts, request.videos, EngineTrace()
         fit = VideoFit(model, videos)
         with self._expirable():
-            sources = await _all(self._fetch(video) for video in videos)
-            planned = await _all(
+            sources = await all_of(self._fetch(video) for video in videos)
+            planned = await all_of(
                 self._plan(source, video, fit.checker_of(index))
                 for index, (source, video) in enumerate(zip(sources, videos, strict=True))
             )
@@ -145,10 +144,10 @@ class ChatPipeline:
     async def _prepare(self, run: _Run) -> None:
         """Fetch and decode every video; many at once, but stage by stage, as they are timed."""
         videos = run.request.videos
-        sources = await _all(self._fetch(video) for video in videos)
+        sources = await all_of(self._fetch(video) for video in videos)
         run.watch.end("fetch")
         fit = VideoFit(self._engine.facts, videos)
-        clips = await _all(
+        clips = await all_of(
             self._decode(source, video, fit.checker_of(index))
             for index, (source, video) in enumerate(zip(sources, videos, strict=True))
         )
@@ -229,28 +228,6 @@ class ChatPipeline:
             pruning_rate=video.pruning_rate,
             pruning_method=video.pruning_method,
         )
-
-
-async def _all(coroutines: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Returns all results in order; the first failure cancels the others and is raised as it is."""
-    tasks: list[asyncio.Task[_T]] = []
-    failure: Exception | None = None
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks += [group.create_task(coroutine) for coroutine in coroutines]
-        return [task.result() for task in tasks]
-    except ExceptionGroup as failures:
-        failure = failures.exceptions[0]
-    finally:
-        # An error's traceback holds this frame, which must not hold the error, nor what the others
-        # have decoded: only a collection would find that again.
-        tasks.clear()
-        del group
-    try:
-        # Out here, for an error raised where another is handled refers to that one, the group.
-        raise failure
-    finally:
-        del failure
 
 
 def _carries_output(chunk: JsonObject) -> bool:

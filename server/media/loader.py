@@ -110,10 +110,13 @@ class VideoLoader:
         with _naming(video):
             async with self._decodes.probed(source, await _digest(source)) as probed:
                 facts = probed.facts
-            plan = self._planner.plan(facts, video)
-            if on_plan is not None:
-                on_plan(facts, plan)
-        return facts, plan
+            return facts, self._plan(facts, video, on_plan)
+
+    def _plan(self, facts: VideoFacts, video: VideoRequest, on_plan: PlanHook | None) -> ClipPlan:
+        plan = self._planner.plan(facts, video)
+        if on_plan is not None:
+            on_plan(facts, plan)
+        return plan
 
     async def decode(
         self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
@@ -133,9 +136,7 @@ class VideoLoader:
             digest = await _digest(source)
             async with self._decodes.probed(source, digest) as probed:
                 facts = probed.facts
-                plan = self._planner.plan(facts, video)
-                if on_plan is not None:
-                    on_plan(facts, plan)
+                plan = self._plan(facts, video, on_plan)
                 timestamps = tuple(facts.frame_times_seconds[i] for i in plan.frames.frame_indices)
                 span_seconds = plan.sampling.span_seconds
                 key = _content_key(digest, plan.frames, timestamps, span_seconds)
@@ -162,7 +163,7 @@ def _naming(video: VideoRequest) -> Iterator[None]:
 def _is_remote(source: MediaSource) -> TypeGuard[UrlSource]:
     if not isinstance(source, UrlSource) or len(source.url) > _MAX_URL_CHARACTERS:
         return False
-    return source.url[:6].partition(":")[0].lower() in ("http", "https")
+    return source.scheme in ("http", "https")
 
 
 async def _digest(source: bytes) -> bytes:

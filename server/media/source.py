@@ -20,6 +20,7 @@ from server.media.localfile import LocalFiles
 from server.media.picturelist import PictureList, pack_pictures
 from server.media.sizelimit import SizeLimit
 from server.settings import VideoSettings
+from server.together import all_of
 
 _Picture: TypeAlias = UrlSource | Base64Source
 _PICTURES_AT_ONCE = 8
@@ -64,8 +65,8 @@ class SourceReader:
             UploadNotFound, FilesUnavailable: there is no such uploaded file.
         """
         match source:
-            case UrlSource(url):
-                return await self._from_url(url, self._video_limit, param)
+            case UrlSource():
+                return await self._from_url(source, self._video_limit, param)
             case Base64Source(text):
                 return await read_base64(text, self._video_limit, param=param)
             case FrameListSource(pictures, fps):
@@ -103,23 +104,20 @@ class SourceReader:
     async def _picture(self, picture: _Picture, param: str) -> bytes:
         if isinstance(picture, Base64Source):
             return await read_base64(picture.text, self._picture_limit, param=param)
-        return await self._from_url(picture.url, self._picture_limit, param)
+        return await self._from_url(picture, self._picture_limit, param)
 
     async def _in_time(
         self, reads: Iterable[Coroutine[None, None, bytes]], param: str
     ) -> list[bytes]:
         """Returns all results within the time for one URL; the first failure ends the others."""
         try:
-            async with asyncio.timeout(self._timeout_seconds), asyncio.TaskGroup() as group:
-                tasks = [group.create_task(read) for read in reads]
+            async with asyncio.timeout(self._timeout_seconds):
+                return await all_of(reads)
         except TimeoutError as error:
             raise unreachable(param) from error
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return [task.result() for task in tasks]
 
-    async def _from_url(self, url: str, limit: SizeLimit, param: str) -> bytes:
-        scheme = url[:6].partition(":")[0].lower()
+    async def _from_url(self, source: UrlSource, limit: SizeLimit, param: str) -> bytes:
+        url, scheme = source.url, source.scheme
         if scheme == "data":
             return await read_data_url(url, limit, param=param)
         if self._fetcher is not None and scheme in ("http", "https"):
