@@ -79,20 +79,6 @@ class FramePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodedFrames:
-    """What a decoder made of a plan."""
-
-    frames: NDArray[np.uint8]
-    """RGB, shape (num_frames, height, width, 3)."""
-    num_replaced: int = 0
-    """How many could not be decoded and hold the picture of a neighbour."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.num_replaced <= len(self.frames):
-            raise ValueError(f"{self.num_replaced} of {len(self.frames)} frames replaced")
-
-
-@dataclass(frozen=True, slots=True)
 class VideoClip:
     """Decoded frames, ready for the model."""
 

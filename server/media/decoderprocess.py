@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import mmap
 import os
 import signal
 import socket
@@ -10,13 +9,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-
 from server.errors import Overloaded
 from server.media import messages
-from server.media.clip import DecodedFrames, FramePlan, VideoFacts
+from server.media.clip import FramePlan, VideoFacts
 from server.media.faults import DecodeLimits, video_fault
 from server.media.forking import ForkHost
+from server.media.frames import SharedFrames
 
 _EXIT_SECONDS = 5.0
 _SLOW_COPY_BYTES = 1_000_000
@@ -70,7 +68,7 @@ class DecoderProcess:
         except (ValueError, TypeError, KeyError) as error:
             raise video_fault("video_decode_failed", self.limits) from error
 
-    async def decode(self, plan: FramePlan) -> DecodedFrames:
+    async def decode(self, plan: FramePlan) -> SharedFrames:
         """Returns the planned frames, not copied.
 
         Raises:
@@ -81,10 +79,9 @@ class DecoderProcess:
         self._allot(frames_bytes)
         await self._send(messages.pack("plan", messages.plan_to_bytes(plan)))
         done = await self._receive("done")
-        # The array keeps the mapping alive, the mapping keeps the memory.
-        frames = np.frombuffer(mmap.mmap(self.frames_fd, frames_bytes), np.uint8).reshape(shape)
         try:
-            return DecodedFrames(frames, messages.count_from_bytes(done))
+            num_replaced = messages.count_from_bytes(done)
+            return SharedFrames(self.frames_fd, shape, num_replaced=num_replaced)
         except ValueError as error:
             raise video_fault("video_decode_failed", self.limits) from error
 

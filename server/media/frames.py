@@ -23,7 +23,12 @@ class SharedFrames:
                 more or change its size.
             shape: (num_frames, height, width, 3).
             num_replaced: frames that hold the picture of a neighbour.
+
+        Raises:
+            ValueError: there are not as many frames.
         """
+        if not 0 <= num_replaced <= shape[0]:
+            raise ValueError(f"{num_replaced} of {shape[0]} frames replaced")
         self.num_replaced = num_replaced
         """Frames that hold the picture of a neighbour."""
         self.shape = shape

@@ -167,10 +167,7 @@ class _OpenVideo:
 
     async def decode(self, plan: FramePlan) -> SharedFrames:
         """Returns the planned frames; at most once."""
-        decoded = await self._decoder.decode(plan)
-        return SharedFrames(
-            self._decoder.frames_fd, decoded.frames.shape, num_replaced=decoded.num_replaced
-        )
+        return await self._decoder.decode(plan)
 
     async def close(self) -> None:
         """End the decoder, unless it was handed over."""

@@ -354,7 +354,7 @@ def _ours() -> Callable[[bytes, int], Any]:
                 limits=PixelLimits(),
             )
             decoded = await decoder.decode(FramePlan(tuple(indices), width, height))
-            return decoded.frames
+            return decoded.view()
 
     return lambda data, num_frames: loop.run_until_complete(decoded(data, num_frames))
 

@@ -24,7 +24,7 @@ async def test_many_spans_are_decoded_within_little_memory(make_pool, size):
     chosen = tuple(range(5, 120, 20))
     async with make_pool(decode_memory_bytes=250_000_000).open(source) as video:
         await video.probe()
-        frames = (await video.decode(FramePlan(chosen, width, height))).frames
+        frames = (await video.decode(FramePlan(chosen, width, height))).view()
     assert counters(frames) == list(chosen)
     expected = decoded_frames(source, frame_indices=chosen, size=size)
     np.testing.assert_array_equal(frames, expected)
@@ -73,7 +73,7 @@ async def test_replaced_frames_are_counted(make_pool):
         await video.probe()
         decoded = await video.decode(FramePlan((6, 7, 7, 8, 9), 160, 96))
     assert decoded.num_replaced == 3
-    assert counters(decoded.frames) == [6, 6, 6, 6, 9]
+    assert counters(decoded.view()) == [6, 6, 6, 6, 9]
 
 
 async def test_too_little_memory_is_named_wherever_it_runs_out(make_pool):

@@ -119,7 +119,7 @@ async def test_a_recorded_video_decodes(name, make_pool):
         assert facts.duration_seconds == pytest.approx(duration_seconds, abs=1e-4)
         chosen = tuple(sorted({n * num_frames // 4 for n in range(4)} | {num_frames - 1}))
         decoded = await video.decode(FramePlan(chosen, 112, 84))
-    assert decoded.frames.shape == (len(chosen), 84, 112, 3)
+    assert decoded.shape == (len(chosen), 84, 112, 3)
     assert decoded.num_replaced == 0
 
 

@@ -54,7 +54,7 @@ def _descriptors():
 async def test_a_video_is_probed_and_decoded(make_pool, source):
     async with make_pool().open(source) as video:
         facts = await video.probe()
-        frames = (await video.decode(PLAN)).frames
+        frames = (await video.decode(PLAN)).view()
     assert facts == probed(source)
     assert frames.shape == (4, 96, 160, 3)
     assert frames.flags.c_contiguous
@@ -64,7 +64,7 @@ async def test_a_video_is_probed_and_decoded(make_pool, source):
 async def test_frames_outlive_the_process_and_can_be_written(make_pool, source):
     async with make_pool().open(source) as video:
         await video.probe()
-        frames = (await video.decode(PLAN)).frames
+        frames = (await video.decode(PLAN)).view()
     copy = frames.copy()
     frames[0] = 0
     assert not frames[0].any()
@@ -79,7 +79,7 @@ async def test_many_videos_at_once_keep_apart(make_pool):
         async with pool.open(recipe.encode()) as video:
             facts = await video.probe()
             last = recipe.num_frames - 1
-            frames = (await video.decode(FramePlan((0, last), facts.width, facts.height))).frames
+            frames = (await video.decode(FramePlan((0, last), facts.width, facts.height))).view()
             return facts.width, counters(frames)
 
     results = await asyncio.gather(*map(decode, recipes))
@@ -232,7 +232,7 @@ async def _probe(pool, source):
 async def _decode(pool, source):
     async with pool.open(source) as video:
         await video.probe()
-        return (await video.decode(FramePlan((0,), 112, 112))).frames
+        return (await video.decode(FramePlan((0,), 112, 112))).view()
 
 
 async def test_memory_is_bounded(make_pool):
@@ -251,7 +251,7 @@ async def test_memory_is_bounded(make_pool):
 async def test_frames_for_the_model_do_not_count_as_memory(make_pool, source):
     async with make_pool(decode_memory_bytes=100_000_000).open(source) as video:
         await video.probe()
-        frames = (await video.decode(FramePlan(tuple(range(30)), 1600, 1600))).frames
+        frames = (await video.decode(FramePlan(tuple(range(30)), 1600, 1600))).view()
     assert frames.nbytes > 200_000_000
     assert frames[-1].any()
 
