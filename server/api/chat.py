@@ -12,10 +12,9 @@ from server.api.middleware import CHAT_PATH, COUNT_PATH
 from server.api.payload import require_json
 from server.api.protocol import first_byte_at
 from server.api.sse import ChunkFeed, EventStream
-from server.api.state import engine_of, is_draining, owner_of, pipeline_of, settings_of
+from server.api.state import engine_of, owner_of, pipeline_of, require_running, settings_of
 from server.api.wire import parse_chat_request
 from server.conversation import ChatRequest
-from server.errors import EngineUnavailable
 from server.pieces import joined
 from server.timing import Stopwatch
 
@@ -31,8 +30,6 @@ router = APIRouter()
 async def create_chat_completion(request: Request) -> Response:
     """Answers a conversation about videos, as one JSON object or as server-sent events."""
     watch = Stopwatch(first_byte_at(request.scope))
-    if is_draining(request):
-        raise EngineUnavailable("The server is shutting down. Try again later.")
     chat = await _received(request, watch)
     if chat.stream:
         return await _stream(request, chat, watch)
@@ -49,8 +46,6 @@ async def create_chat_completion(request: Request) -> Response:
 async def count_input_tokens(request: Request) -> Response:
     """Returns how many tokens the prompt of a chat request would have, without running it."""
     watch = Stopwatch(first_byte_at(request.scope))
-    if is_draining(request):
-        raise EngineUnavailable("The server is shutting down. Try again later.")
     chat = await _received(request, watch)
     answer = await until_disconnect(request.receive, pipeline_of(request).count(chat))
     return JsonResponse(answer)
@@ -58,6 +53,7 @@ async def count_input_tokens(request: Request) -> Response:
 
 async def _received(request: Request, watch: Stopwatch) -> ChatRequest:
     """Returns the request's body, checked. The bytes are not kept: they may hold a video."""
+    require_running(request)
     require_json(request.headers)
     facts = engine_of(request).facts
     raw = await joined([chunk async for chunk in request.stream()])

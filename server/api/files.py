@@ -11,10 +11,10 @@ from server.api.download import FileDownload, requested_span
 from server.api.errors import JsonResponse
 from server.api.middleware import FILES_PATH, FORM_BYTES, declared_bytes
 from server.api.multipart import FormReader
-from server.api.state import files_of, is_draining, owner_of, settings_of
+from server.api.state import files_of, owner_of, require_running, settings_of
 from server.api.validation import shown, unknown_field
 from server.engine.base import JsonObject
-from server.errors import EngineUnavailable, InvalidRequest
+from server.errors import InvalidRequest
 from server.files.store import StoredFile
 from server.files.upload import Upload
 from server.settings import FileSettings
@@ -31,8 +31,7 @@ MAX_LISTED = 10_000
 @router.post(FILES_PATH, response_class=Response, openapi_extra={"requestBody": FILE_UPLOAD})
 async def upload_file(request: Request) -> Response:
     """Stores the file in a form, and returns the file object."""
-    if is_draining(request):
-        raise EngineUnavailable("The server is shutting down. Try again later.")
+    require_running(request)
     store, settings = files_of(request), settings_of(request).files
     form = FormReader(request.headers, fields=_UPLOAD_FIELDS)
     expected_bytes = max(0, declared_bytes(request.headers) - FORM_BYTES)

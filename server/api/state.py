@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from server.engine.base import ChatEngine
+from server.errors import EngineUnavailable
 from server.files.store import FileStore
 from server.metrics import Metrics, Outcome
 from server.pipeline import ChatPipeline
@@ -49,6 +50,12 @@ def metrics_of(request: Request) -> Metrics:
 def is_draining(request: Request) -> bool:
     """Returns whether the server is about to stop and takes no new work."""
     return bool(getattr(request.app.state, "draining", False))
+
+
+def require_running(request: Request) -> None:
+    """Returns if new work is taken. Raises EngineUnavailable if the server is about to stop."""
+    if is_draining(request):
+        raise EngineUnavailable("The server is shutting down. Try again later.")
 
 
 def note_outcome(scope: Scope, outcome: Outcome) -> None:
