@@ -56,6 +56,7 @@ def create_vllm_config(settings: Settings, model: str) -> tuple[VllmConfig, tupl
         return AsyncEngineArgs(**arguments).create_engine_config(), methods
     except ValidationError as error:
         raise ConfigurationError(f"engine: {_first_line(error)}") from error
+    # vLLM refuses arguments, models and platforms with any of these.
     except (ValueError, TypeError, OSError, RuntimeError, NotImplementedError) as error:
         text = " ".join(str(error).split())
         raise ConfigurationError(f"engine: {text or type(error).__name__}") from error

@@ -140,6 +140,7 @@ def _completion(text: str, index: int, whole: bool, is_last: bool) -> Completion
 
 def _unsupported(name: str) -> Any:
     async def method(self: ScriptedClient, *args: Any, **kwargs: Any) -> Any:
+        # Not reached by any request; should one come to, the failure names what is missing.
         raise NotImplementedError(f"a scripted engine has no {name}")
 
     return method

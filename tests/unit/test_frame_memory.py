@@ -6,7 +6,6 @@ import gc
 import httpx
 import pytest
 
-from server.media.forking import ForkHost
 from tests.clips.counter import ClipRecipe
 from tests.unit.api.stubs import until
 from tests.unit.scripted import CHAT, memory_files, question, service
@@ -15,14 +14,6 @@ CRASH = b"crash".ljust(32, b"\0")
 HANG = b"hang".ljust(32, b"\0")
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def host():
-    host = ForkHost("tests.unit.media.misbehaviour:decode_or_misbehave")
-    asyncio.run(host.start())
-    yield host
-    asyncio.run(host.stop())
 
 
 @pytest.fixture(scope="module")

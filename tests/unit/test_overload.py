@@ -5,20 +5,11 @@ import asyncio
 import httpx
 import pytest
 
-from server.media.forking import ForkHost
 from tests.clips.counter import ClipRecipe
 from tests.unit.api.stubs import until
 from tests.unit.scripted import CHAT, question, service
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def host():
-    host = ForkHost("tests.unit.media.misbehaviour:decode_or_misbehave")
-    asyncio.run(host.start())
-    yield host
-    asyncio.run(host.stop())
 
 
 @pytest.fixture(scope="module")

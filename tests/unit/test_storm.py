@@ -12,7 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.media.forking import ForkHost
 from tests.clips.counter import ClipRecipe
 from tests.unit.api.stubs import until
 from tests.unit.scripted import CHAT, memory_file_bytes, memory_files, question, service
@@ -21,14 +20,6 @@ NUM_REQUESTS = 200
 NUM_AT_ONCE = 60
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def host():
-    host = ForkHost("tests.unit.media.misbehaviour:decode_or_misbehave")
-    asyncio.run(host.start())
-    yield host
-    asyncio.run(host.stop())
 
 
 @pytest.fixture(scope="module")

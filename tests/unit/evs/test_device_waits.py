@@ -95,6 +95,7 @@ WAITING: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("written", WAITING)
 def test_the_guard_notices_what_would_wait_for_a_gpu(written):
+    # Torch itself refuses some of it for meta tensors, with one of the last three.
     waits = (WaitsForDeviceError, NotImplementedError, RuntimeError, TypeError)
 
     with NoWaiting(), pytest.raises(waits):

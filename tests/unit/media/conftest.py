@@ -1,7 +1,6 @@
-"""One fork host for all tests of this folder; each test has its own pool on it."""
+"""Pools for the tests of this folder, on one fork host."""
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import av
 import pytest
@@ -11,15 +10,6 @@ from server.media.workers import DecoderPool
 from server.settings import VideoSettings
 
 av.logging.set_level(av.logging.PANIC)
-
-
-@pytest.fixture(scope="session")
-def fork_host() -> Iterator[ForkHost]:
-    """A warm fork host whose decoders misbehave when the source asks for it."""
-    host = ForkHost("tests.unit.media.misbehaviour:decode_or_misbehave")
-    asyncio.run(host.start())
-    yield host
-    asyncio.run(host.stop())
 
 
 @pytest.fixture
