@@ -1,7 +1,6 @@
 """The few bits of coded pictures that containers do not tell."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -44,23 +43,25 @@ class NalFormat:
             return cls(is_hevc, 0)
         return cls(is_hevc, (extradata[length_position] & 3) + 1)
 
-    def unreferenced(self, packets: Sequence[memoryview]) -> list[bool]:
-        """Returns, per packet, whether it surely holds nothing that another of them needs.
+    def is_unreferenced(self, packet: memoryview, *, highest_layer: int = 0) -> bool:
+        """Returns whether a packet surely holds nothing that another one needs.
 
         Args:
-            packets: all that the decoder is given, in decode order.
+            packet: coded data.
+            highest_layer: the greatest ``temporal_layer`` of the stream. Only there is a sub-layer
+                non-reference picture of HEVC one for good.
         """
-        units = [self._units(packet) for packet in packets]
+        headers = self._units(packet)
+        if self.is_hevc:
+            return _is_unreferenced_hevc(headers, highest_layer)
+        return _is_unreferenced_h264(headers)
+
+    def temporal_layer(self, packet: memoryview) -> int:
+        """Returns the number of the highest temporal layer that a packet holds a picture of."""
         if not self.is_hevc:
-            return [_is_unreferenced_h264(headers) for headers in units]
-        # Only in the highest temporal layer is a sub-layer non-reference picture one for good.
-        layers = {
-            low & 7
-            for headers in units
-            for high, low in headers
-            if high >> 1 & 0x3F in _HEVC_SLICES
-        }
-        return [_is_unreferenced_hevc(headers, max(layers, default=0)) for headers in units]
+            return 0
+        slices = [low & 7 for high, low in self._units(packet) if high >> 1 & 0x3F in _HEVC_SLICES]
+        return max(slices, default=0)
 
     def unit_starts(self, packet: memoryview) -> list[int]:
         """Returns where the header of each unit is; nothing if lengths do not add up."""

@@ -5,7 +5,6 @@ FFmpeg's decoder gives one frame for both. So such packets must be found to coun
 the first numbers of each slice header, and of the sequence's parameters (ITU-T H.264, 7.3).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.media.bitstreams import NalFormat
@@ -54,29 +53,38 @@ class _Field:
     is_bottom: bool
 
 
-def second_fields(
-    nal_format: NalFormat, extradata: bytes, packets: Sequence[memoryview]
-) -> list[bool]:
-    """Returns, per packet in decode order, whether it completes the picture of the one before.
+class FieldPairing:
+    """Finds the packets of a stream that complete the picture of the packet before."""
 
-    Where the data is not sound, none does.
-    """
-    sequence = _sequence(extradata)
-    if nal_format.is_hevc or sequence is None or not sequence.may_have_fields:
-        return [False] * len(packets)
-    answers = []
-    first: _Field | None = None
-    for packet in packets:
-        field = _only_field(nal_format, packet, sequence)
+    def __init__(self, nal_format: NalFormat | None, extradata: bytes) -> None:
+        """Prepare.
+
+        Args:
+            nal_format: how packets are put together; None for codecs that have no such packets.
+            extradata: the stream's header. Where it is not sound, nothing is a pair.
+        """
+        self._nal_format = nal_format
+        sequence = None if nal_format is None or nal_format.is_hevc else _sequence(extradata)
+        self._sequence = sequence if sequence is not None and sequence.may_have_fields else None
+        self._first: _Field | None = None
+
+    def completes(self, packet: memoryview) -> bool:
+        """Returns whether ``packet`` completes the one that was asked about before.
+
+        Args:
+            packet: each of the stream, in decode order.
+        """
+        if self._nal_format is None or self._sequence is None:
+            return False
+        field, first = _only_field(self._nal_format, packet, self._sequence), self._first
         is_second = (
             first is not None
             and field is not None
             and first.frame_num == field.frame_num
             and first.is_bottom != field.is_bottom
         )
-        answers.append(is_second)
-        first = None if is_second else field
-    return answers
+        self._first = None if is_second else field
+        return is_second
 
 
 def _only_field(nal_format: NalFormat, packet: memoryview, sequence: _Sequence) -> _Field | None:

@@ -1,5 +1,7 @@
 """Long clips for benchmarks, made once and kept: a zoom with moving test pictures and noise."""
 
+import hashlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -36,7 +38,8 @@ class Footage:
     def path(self) -> Path:
         """Returns the clip, which is made if it is not there yet."""
         _, container, _ = _ENCODERS[self.codec]
-        name = f"{self.codec}-{self.height}p-{self.seconds}s-x{self.repeated}.{container}"
+        length = f"{self.seconds}s-x{self.repeated}"
+        name = f"{self.codec}-{self.height}p-{length}-{_fingerprint()}.{container}"
         path = _directory() / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,11 +73,11 @@ def _pictures(width: int, height: int, count: int) -> Iterator[av.VideoFrame]:
     rate = FRAMES_PER_SECOND
     graph = Graph()
     half = f"size={width // 2}x{height // 2}:rate={rate}"
-    zoom = graph.add("mandelbrot", f"{half}:maxiter=256")
+    zoom = graph.add("mandelbrot", f"{half}:maxiter=256:end_pts=2000")
     large = graph.add("scale", f"{width}:{height}")
     test = graph.add("testsrc2", half)
     both = graph.add("overlay", f"x={width // 4}:y={height // 4}")
-    noise = graph.add("noise", "alls=6:allf=t")
+    noise = graph.add("noise", "alls=3:allf=t")
     form = graph.add("format", "yuv420p")
     sink = graph.add("buffersink")
     zoom.link_to(large)
@@ -88,6 +91,11 @@ def _pictures(width: int, height: int, count: int) -> Iterator[av.VideoFrame]:
         frame: Any = sink.pull()
         frame.pts, frame.time_base = number, Fraction(1, rate)
         yield frame
+
+
+def _fingerprint() -> str:
+    """Returns what changes when the pictures do."""
+    return hashlib.sha256(inspect.getsource(_pictures).encode()).hexdigest()[:8]
 
 
 def _repeat(one: Path, path: Path, container: str, times: int) -> None:

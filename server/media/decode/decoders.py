@@ -12,7 +12,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from server.formats import codec_name
-from server.media.decode.containers import VideoPacket, ffmpeg_codecs, ffmpeg_max_pixels
+from server.media.decode.containers import ffmpeg_codecs, ffmpeg_max_pixels
+from server.media.decode.packets import VideoPacket
 from server.media.faults import DecodeLimits, VideoFault, video_fault
 
 _Codec = Literal["libvpx", "libvpx-vp9"]

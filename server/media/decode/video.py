@@ -1,48 +1,41 @@
 """One encoded video: which frames it has, and those of a plan.
 
-A video is opened once. ``probe`` reads every packet without decoding and keeps them; ``decode``
-feeds the decoder the packets that the wanted frames depend on. Every packet is re-stamped with the
-number of the frame it holds, and decoders carry that stamp to the frame, so a frame says by itself
-which one it is, whatever the container's clock does.
+``probe`` reads every packet once, without decoding; ``decode`` reads them again and feeds decoders
+those that the wanted frames depend on. Every packet is re-stamped with the number of the frame it
+holds, and decoders carry that stamp to the frame, so a frame says by itself which one it is,
+whatever the container's clock does.
 
 Nothing a header says is trusted: frames are counted by their packets, size and rotation are those
 of a decoded frame, and every failure ends in one of the faults of ``server.media.faults``.
 """
 
-from collections.abc import Iterator, Set
+from collections import deque
+from collections.abc import Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from fractions import Fraction
-from queue import Empty, SimpleQueue
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
-import av
 import numpy as np
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from server.errors import InvalidVideo
-from server.media.bitstreams import NalFormat, is_hidden_picture
 from server.media.clip import FramePlan, VideoFacts
 from server.media.decode.colours import PictureConverter
-from server.media.decode.containers import (
-    WITHOUT_PRESENTATION_TIMES,
-    VideoPacket,
-    choose_stream,
-    open_container,
-)
+from server.media.decode.containers import open_container
 from server.media.decode.decoders import PictureDecoder
 from server.media.decode.fields import without_interlacing
+from server.media.decode.packets import PacketFeed, VideoPacket, is_shown, packet_table
 from server.media.decode.shapes import display_size, orientation_of
 from server.media.faults import DecodeLimits, VideoFault, video_fault
-from server.media.fieldpairs import second_fields
 from server.media.pictures import PictureWriter
 from server.media.sourcefile import SourceFile
-from server.media.timeline import PacketFacts, Span, Timeline, can_be_shared
+from server.media.timeline import Span, can_be_shared
 
-_NOT_SHOWN = -1
 _DECODER_BYTES_PER_PIXEL = 50
 """What a decoder may hold: 17 pictures of 10 bit 4:2:0."""
 
@@ -73,24 +66,23 @@ class VideoSource:
         Raises:
             InvalidVideo: there is no usable video, or it exceeds a limit.
         """
-        self._stream, self._packets = choose_stream(self._container, self._limits)
-        self._stream_place = self._container.streams.video.index(self._stream)
-        self._decoder = self._open_decoder(self._stream, threads=self._limits.threads)
-        self._are_second_fields = self._second_fields()
-        self._timeline = self._read_timeline()
-        self._stamp_packets()
+        self._table = packet_table(self._container, self._limits)
+        self._timeline = self._table.timeline(self._container)
         if not self._timeline.num_frames:
             raise self._fault("no_frames")
+        # Of many packets others take their share, by decoders of their own.
+        threads = self._limits.threads if self._table.is_head_all else 1
+        self._decoder = self._open_decoder(self._table.stream, threads=threads)
         frame = self._first_frame()
         bytes_of_decoders = (
             self._limits.threads * _DECODER_BYTES_PER_PIXEL * (frame.width * frame.height)
         )
         self._has_memory_to_share = bytes_of_decoders <= self._limits.memory_bytes // 2
         self._is_interlaced = (
-            frame.interlaced_frame or self._decoder.is_interlaced or any(self._are_second_fields)
+            frame.interlaced_frame or self._decoder.is_interlaced or self._table.has_field_pairs
         )
         self._orientation = orientation_of(frame)
-        size = display_size(frame.width, frame.height, self._stream.sample_aspect_ratio)
+        size = display_size(frame.width, frame.height, self._table.stream.sample_aspect_ratio)
         width, height = reversed(size) if self._orientation.is_sideways else size
         return VideoFacts(
             container=self._container.format.name,
@@ -124,60 +116,49 @@ class VideoSource:
     def _open_decoder(self, stream: VideoStream, *, threads: int) -> PictureDecoder:
         tags = {name.lower(): value for name, value in stream.metadata.items()}
         has_alpha_packets = tags.get("alpha_mode") == "1" and any(
-            packet.has_sidedata("matroska_block_additional") for packet in self._packets[:1]
+            packet.has_sidedata("matroska_block_additional") for packet in self._table.head[:1]
         )
         return PictureDecoder(
             stream, self._limits, threads=threads, has_alpha_packets=has_alpha_packets
         )
 
-    def _read_timeline(self) -> Timeline:
-        codec = self._decoder.name
-        return Timeline(
-            [
-                PacketFacts(
-                    time=packet.dts if packet.pts is None else packet.pts,
-                    duration=packet.duration or 0,
-                    is_keyframe=packet.is_keyframe and not is_second,
-                    is_shown=not (
-                        packet.is_discard
-                        or is_second
-                        or is_hidden_picture(codec, memoryview(packet))
-                    ),
-                    completes_previous=is_second,
-                )
-                for packet, is_second in zip(self._packets, self._are_second_fields, strict=True)
-            ],
-            time_base=self._stream.time_base or Fraction(1, av.time_base),
-            frames_per_second=self._stream.average_rate or self._stream.base_rate,
-            has_presentation_times=self._container.format.name not in WITHOUT_PRESENTATION_TIMES,
-        )
+    def _feed(self) -> PacketFeed:
+        """Returns the packets from the first one on."""
+        if self._table.is_head_all:
+            return PacketFeed.of_head(self._table, self._timeline)
+        return PacketFeed.of_file(self._file, self._limits, self._table, self._timeline)
 
-    def _second_fields(self) -> list[bool]:
-        nal_format = NalFormat.of(self._decoder.name, self._decoder.extradata)
-        if nal_format is None:
-            return [False] * len(self._packets)
-        packets = [memoryview(packet) for packet in self._packets]
-        return second_fields(nal_format, self._decoder.extradata, packets)
-
-    def _stamp_packets(self) -> None:
-        """Write each frame's number into its packet; the decoder hands it on to the frame."""
-        for packet, number in zip(self._packets, self._timeline.frame_numbers(), strict=True):
-            packet.pts = _NOT_SHOWN if number is None else number
-            packet.dts = None
+    @contextmanager
+    def _feed_and_decoder(self) -> Iterator[tuple[PacketFeed, PictureDecoder]]:
+        """Yields the packets from the first one on, and a decoder that uses all threads."""
+        with self._feed() as feed:
+            if self._table.is_head_all:
+                yield feed, self._decoder
+            else:
+                yield feed, self._open_decoder(feed.stream, threads=self._limits.threads)
 
     def _first_frame(self) -> VideoFrame:
         """Returns the first frame that decodes, and forgets the frames that should precede it.
 
         A stream that was cut from a longer one may begin with packets that refer to what is gone.
         """
-        for num_fed, frame in self._decoder.frames(self._packets):
+        head = PacketFeed.of_head(self._table, self._timeline)
+        frame = self._first_of(head.all())
+        if frame is None and not self._table.is_head_all:
+            with self._feed() as feed:
+                frame = self._first_of(feed.all())
+        if frame is None:
+            raise self._fault(self._decoder.why_nothing_came(self._table.head))
+        return frame
+
+    def _first_of(self, packets: Iterable[VideoPacket]) -> VideoFrame | None:
+        for num_fed, frame in self._decoder.frames(packets):
             if not 0 < frame.width * frame.height <= self._limits.max_pixels:
                 raise self._fault("video_resolution_too_large")
             if self._timeline.is_timed and frame.pts is not None and frame.pts > 0:
                 self._timeline = self._timeline.without(self._before(frame.pts, num_fed))
-                self._stamp_packets()
             return frame
-        raise self._fault(self._decoder.why_nothing_came(self._packets))
+        return None
 
     def _before(self, number: int, num_fed: int) -> frozenset[int]:
         """Returns the positions of packets that were decoded and should have come out earlier."""
@@ -197,8 +178,10 @@ class VideoSource:
             except (MemoryError, RuntimeError):
                 # So many decoders, or threads, do not fit. One may.
                 spans = self._spans(writer.missing)
-        for span in spans:
-            self._write_span(span, writer, self._decoder, self._pictures)
+        with self._feed_and_decoder() as (feed, decoder):
+            for span in spans:
+                packets = self._needed(feed.span(span), writer.missing)
+                self._write_span(span, packets, writer, decoder, self._pictures)
 
     def _spans(self, wanted: Set[int]) -> list[Span]:
         """Returns the packets that the wanted frames need, in interlaced video their neighbours."""
@@ -209,56 +192,75 @@ class VideoSource:
 
         Threads of one decoder wait for each other, and run empty at the end of each span.
         """
-        waiting: SimpleQueue[Span] = SimpleQueue()
-        for span in sorted(spans, key=lambda span: span.num_packets, reverse=True):
-            waiting.put(span)
+        with ExitStack() as opened:
+            feed = opened.enter_context(self._feed())
+            waiting, turn = deque(spans), Lock()
 
-        def work() -> None:
-            with open_container(self._file.reopened(), self._limits) as container:
-                stream = container.streams.video[self._stream_place]
-                decoder = self._open_decoder(stream, threads=1)
+            def work(decoder: PictureDecoder) -> None:
                 pictures = PictureConverter()
-                with suppress(Empty):
-                    while True:
-                        self._write_span(waiting.get_nowait(), writer, decoder, pictures)
+                while True:
+                    with turn:
+                        if not waiting:
+                            return
+                        span = waiting.popleft()
+                        packets = deque(self._needed(feed.span(span), writer.missing))
+                    self._write_span(span, _taken_from(packets), writer, decoder, pictures)
 
-        with ThreadPoolExecutor(self._limits.threads) as threads:
-            tasks = [threads.submit(work) for _ in range(self._limits.threads)]
-        for task in tasks:
-            task.result()
+            decoders = self._single_decoders(feed, opened)
+            with ThreadPoolExecutor(self._limits.threads) as threads:
+                tasks = [threads.submit(work, decoder) for decoder in decoders]
+            for task in tasks:
+                task.result()
+
+    def _single_decoders(self, feed: PacketFeed, opened: ExitStack) -> list[PictureDecoder]:
+        """Returns a decoder of one thread for each thread; streams lend theirs only once."""
+        decoders = []
+        if not self._table.is_head_all:
+            decoders = [self._decoder, self._open_decoder(feed.stream, threads=1)]
+        while len(decoders) < self._limits.threads:
+            container = opened.enter_context(open_container(self._file.reopened(), self._limits))
+            decoders.append(self._open_decoder(self._table.same_stream(container), threads=1))
+        return decoders[: self._limits.threads]
 
     def _write_span(
-        self, span: Span, writer: PictureWriter, decoder: PictureDecoder, pictures: PictureConverter
+        self,
+        span: Span,
+        packets: Iterable[VideoPacket],
+        writer: PictureWriter,
+        decoder: PictureDecoder,
+        pictures: PictureConverter,
     ) -> None:
-        frames = self._exact_frames(span, writer.missing, decoder)
+        frames = self._exact_frames(span, packets, decoder)
         for number, frame in without_interlacing(frames, writer.missing):
             if number in writer.missing:
                 writer.put(number, pictures.picture(frame))
 
-    def _needed_packets(self, span: Span, wanted: Set[int]) -> list[VideoPacket]:
-        """Returns the packets of a span without the pictures that no other one refers to.
+    def _needed(self, packets: Iterable[VideoPacket], wanted: Set[int]) -> Iterator[VideoPacket]:
+        """Yields the packets of a span without the pictures that no other one refers to.
 
         They are left out here, as with FFmpeg's ``skip_frame`` they would still take the turn of a
         thread. Not from interlaced video, where a packet may be half a picture.
         """
-        packets = self._packets[span.first : span.last + 1]
-        nal_format = NalFormat.of(self._decoder.name, self._decoder.extradata)
-        if nal_format is None or self._is_interlaced:
-            return packets
-        unreferenced = nal_format.unreferenced([memoryview(packet) for packet in packets])
-        return packets[:1] + [
-            packet
-            for packet, is_unreferenced in zip(packets[1:], unreferenced[1:], strict=True)
-            if not is_unreferenced or packet.pts in wanted
-        ]
+        nal_format = None if self._is_interlaced else self._table.nal_format
+        highest_layer = self._table.highest_layer
+        for place, packet in enumerate(packets):
+            if (
+                place == 0
+                or nal_format is None
+                or packet.pts in wanted
+                or not nal_format.is_unreferenced(memoryview(packet), highest_layer=highest_layer)
+            ):
+                yield packet
 
     def _exact_frames(
-        self, span: Span, wanted: Set[int], decoder: PictureDecoder
+        self, span: Span, packets: Iterable[VideoPacket], decoder: PictureDecoder
     ) -> Iterator[tuple[int, VideoFrame]]:
         """Yields (number, frame) of a span as they come, unless starting there gives damage."""
         is_start_proven = span.first == 0
-        key_number = self._packets[span.first].pts
-        for _, frame in decoder.frames(self._needed_packets(span, wanted)):
+        packets = iter(packets)
+        key = next(packets)
+        key_number = key.pts
+        for _, frame in decoder.frames(chain([key], packets)):
             if not is_start_proven:
                 # The container's word alone is not enough that decoding can start here.
                 if frame.pts == key_number and not frame.key_frame:
@@ -268,24 +270,28 @@ class VideoSource:
             if frame.pts is not None:
                 yield frame.pts, frame
 
-    def _all_frames(self) -> Iterator[tuple[int, VideoFrame]]:
+    def _all_frames(
+        self, feed: PacketFeed, decoder: PictureDecoder
+    ) -> Iterator[tuple[int, VideoFrame]]:
         """Yields (number, frame) from the beginning, in the decoder's order."""
-        for count, (_, frame) in enumerate(self._decoder.frames(self._packets)):
+        for count, (_, frame) in enumerate(decoder.frames(feed.all())):
             number = frame.pts if self._timeline.is_timed else count
-            if number is not None and number != _NOT_SHOWN:
+            if number is not None and is_shown(number):
                 yield number, frame
 
     def _fill_gaps(self, writer: PictureWriter) -> None:
         """Decode from the beginning; what does not come out holds the frame before it."""
         shown: VideoFrame | None = None
-        for number, frame in without_interlacing(self._all_frames(), writer.missing):
-            for gap in [missing for missing in writer.missing if missing < number]:
-                writer.replace(gap, self._pictures.picture(shown or frame))
-            if number in writer.missing:
-                writer.put(number, self._pictures.picture(frame))
-            shown = frame
-            if not writer.missing:
-                return
+        with self._feed_and_decoder() as (feed, decoder):
+            frames = self._all_frames(feed, decoder)
+            for number, frame in without_interlacing(frames, writer.missing):
+                for gap in [missing for missing in writer.missing if missing < number]:
+                    writer.replace(gap, self._pictures.picture(shown or frame))
+                if number in writer.missing:
+                    writer.put(number, self._pictures.picture(frame))
+                shown = frame
+                if not writer.missing:
+                    return
         if shown is None:
             raise self._fault("video_decode_failed")
         for gap in list(writer.missing):
@@ -293,3 +299,9 @@ class VideoSource:
 
     def _fault(self, fault: VideoFault) -> InvalidVideo:
         return video_fault(fault, self._limits)
+
+
+def _taken_from(packets: "deque[VideoPacket]") -> Iterator[VideoPacket]:
+    """Yields the packets, and lets go of each."""
+    while packets:
+        yield packets.popleft()

@@ -96,7 +96,7 @@ def test_other_codecs_have_no_such_units(codec):
 def test_an_h264_picture_of_reference_value_0_is_unreferenced(units, is_unreferenced, length_bytes):
     nal_format = NalFormat(False, length_bytes)
     packet = avcc(*units, length_bytes=length_bytes) if length_bytes else annex_b(*units)
-    assert nal_format.unreferenced([packet]) == [is_unreferenced]
+    assert nal_format.is_unreferenced(packet) is is_unreferenced
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,16 @@ def test_an_h264_picture_of_reference_value_0_is_unreferenced(units, is_unrefere
     ],
 )
 def test_an_hevc_non_reference_picture_of_the_highest_layer_is_unreferenced(packets, unreferenced):
-    assert NalFormat(True, 0).unreferenced([annex_b(*p) for p in packets]) == unreferenced
-    assert NalFormat(True, 4).unreferenced([avcc(*p) for p in packets]) == unreferenced
+    for nal_format, build in ((NalFormat(True, 0), annex_b), (NalFormat(True, 4), avcc)):
+        built = [build(*units) for units in packets]
+        highest_layer = max(map(nal_format.temporal_layer, built))
+        assert [
+            nal_format.is_unreferenced(packet, highest_layer=highest_layer) for packet in built
+        ] == unreferenced
 
 
 @pytest.mark.parametrize("damage", [b"\0", b"\0\0\0\x09\1", b"\xff\xff\xff\xff\1\1", b"\0\0\0\0"])
 def test_a_packet_that_is_not_sound_is_taken_for_referenced(damage):
     packet = memoryview(bytes(avcc(H264_B)) + damage)
-    assert NalFormat(False, 4).unreferenced([packet]) == [False]
+    assert not NalFormat(False, 4).is_unreferenced(packet)
+    assert NalFormat(True, 4).temporal_layer(packet) == 0

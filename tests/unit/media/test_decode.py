@@ -16,7 +16,13 @@ from server.media.decode import VideoSource
 from server.media.sourcefile import SourceFile
 from server.media.timeline import can_be_shared
 from tests.clips.counter import ClipRecipe, counters
-from tests.clips.decoded import LIMITS, decoded_frames, probed, reference_frames
+from tests.clips.decoded import (
+    LIMITS,
+    decoded_frames,
+    packet_places,
+    probed,
+    reference_frames,
+)
 
 ONE_KEYFRAME = {"x264-params": "keyint=infinite:scenecut=0:bframes=3"}
 OPEN_GOP = {"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=3:open-gop=1"}
@@ -128,7 +134,8 @@ def test_pictures_that_no_wanted_one_needs_are_not_decoded(name, encoded):
     with VideoSource(SourceFile(encoded(name)), LIMITS) as video:
         video.probe()
         spans = video._timeline.spans([19, 59])
-        needed = sum(len(video._needed_packets(span, {19, 59})) for span in spans)
+        with video._feed() as feed:
+            needed = sum(len(list(video._needed(feed.span(span), {19, 59}))) for span in spans)
     in_spans = sum(span.last + 1 - span.first for span in spans)
     assert in_spans * 0.3 < needed < in_spans * 0.8
 
@@ -196,6 +203,7 @@ MANY_SPANS = {
     "h264": LONG,
     "h264-open-gop-ts": replace(LONG, container="mpegts", options=OPEN_GOP),
     "h264-all-intra": replace(LONG, options={"g": "1"}),
+    "h264-few-packets": replace(LONG, num_frames=60, options={"g": "5", "bf": "2"}),
     "hevc": replace(LONG, codec="libx265", options={"x265-params": "log-level=none:keyint=10"}),
     "vp9": replace(LONG, container="webm", codec="libvpx-vp9", options={"g": "10"}),
     "av1": replace(LONG, codec="libsvtav1", options={"preset": "12", "g": "10"}),
@@ -206,8 +214,8 @@ MANY_SPANS = {
 @pytest.mark.parametrize("name", MANY_SPANS)
 def test_spans_decoded_in_parallel_give_the_same_frames(name):
     source = MANY_SPANS[name].encode()
-    chosen = tuple(range(5, 120, 20))
     reference = reference_frames(source)
+    chosen = tuple(range(5, len(reference), len(reference) // 6))
     for threads in (1, 2, 3):
         limits = replace(LIMITS, threads=threads)
         with VideoSource(SourceFile(source), limits) as video:
@@ -240,23 +248,23 @@ def test_an_edit_list_hides_frames(encoded):
     assert counters(frames) == list(range(10, 60))
 
 
-def test_a_stream_cut_at_its_start_begins_with_the_first_frame_that_decodes(encoded):
-    source = ClipRecipe(container="mpegts", options={"g": "20", "bf": "0"}).encode()
+@pytest.mark.parametrize(("num_frames", "group"), [(60, 20), (160, 120)])
+def test_a_stream_cut_at_its_start_begins_with_the_first_frame_that_decodes(num_frames, group):
+    options = {"g": f"{group}", "bf": "0", "sc_threshold": "0"}
+    source = ClipRecipe(num_frames=num_frames, container="mpegts", options=options).encode()
     packet = 188
     tables, rest = source[: 2 * packet], source[12 * packet :]
     facts = probed(tables + rest)
-    assert 0 < facts.num_frames < 60
+    assert 0 < facts.num_frames <= num_frames - group
     frames = decoded_frames(tables + rest, frame_indices=range(facts.num_frames), size=(160, 96))
-    assert counters(frames) == list(range(60 - facts.num_frames, 60))
+    assert counters(frames) == list(range(num_frames - facts.num_frames, num_frames))
 
 
 def test_a_damaged_frame_shows_the_one_before(encoded):
     reference = reference_frames(encoded("h264-all-intra"))
     source = bytearray(encoded("h264-all-intra"))
-    with VideoSource(SourceFile(bytes(source)), LIMITS) as video:
-        video.probe()
-        packet = video._packets[7]
-        source[packet.pos : packet.pos + packet.size] = bytes(packet.size)
+    position, size = packet_places(source)[7]
+    source[position : position + size] = bytes(size)
     frames = decoded_frames(bytes(source), frame_indices=(6, 7, 8), size=(160, 96))
     for frame, index in zip(frames, (6, 6, 8), strict=True):
         np.testing.assert_array_equal(frame, reference[index])

@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 
 from server.media.bitstreams import NalFormat
-from server.media.fieldpairs import _sequence, second_fields
+from server.media.fieldpairs import FieldPairing, _sequence
 from tests.clips.counter import ClipRecipe
 from tests.clips.decoded import decoded_frames, probed, reference_frames
 from tests.clips.fields import HEIGHT, WIDTH, contained, fields_clip
 
 SIZE = (WIDTH, HEIGHT)
+
+
+def second_fields(nal_format, extradata, packets):
+    pairing = FieldPairing(nal_format, extradata)
+    return [pairing.completes(packet) for packet in packets]
+
+
 KINDS = {
     "raw": lambda clip: clip,
     **{
