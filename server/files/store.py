@@ -181,22 +181,13 @@ class FileStore:
         now = self._now()
         return [f for f in self._files.values() if f.owner == owner and f.expires_at > now]
 
-    async def read(self, file: StoredFile, *, param: str | None = None) -> bytes:
-        """Returns the bytes of a file.
-
-        Raises:
-            UploadNotFound: it has been deleted meanwhile.
-        """
-        with _existing(param):
-            return await asyncio.to_thread(file.path.read_bytes)
-
-    async def open(self, file: StoredFile) -> BinaryIO:
+    async def open(self, file: StoredFile, *, param: str | None = None) -> BinaryIO:
         """Returns a file open for reading, which deleting it does not disturb.
 
         Raises:
             UploadNotFound: it has been deleted meanwhile.
         """
-        with _existing():
+        with _existing(param):
             return await asyncio.to_thread(file.path.open, "rb")
 
     async def delete(self, file_id: str, owner: str) -> None:
@@ -231,7 +222,7 @@ class FileStore:
 
 
 @contextmanager
-def _existing(param: str | None = None) -> Iterator[None]:
+def _existing(param: str | None) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:

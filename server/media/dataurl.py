@@ -8,6 +8,7 @@ from functools import cache, partial
 from urllib.parse import unquote_to_bytes
 
 from server.errors import InvalidRequest
+from server.media.memoryfile import MemoryFile, MemoryFileWriter
 from server.media.sizelimit import SizeLimit
 
 _SLOW_DECODE_CHARACTERS = 1_000_000
@@ -17,7 +18,7 @@ _WHITESPACE = b" \t\r\n\f\v"
 _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
-async def read_data_url(url: str, limit: SizeLimit, *, param: str) -> bytes:
+async def read_data_url(url: str, limit: SizeLimit, *, param: str) -> MemoryFile:
     """Returns the file in a data: URL.
 
     Raises:
@@ -33,7 +34,7 @@ async def read_data_url(url: str, limit: SizeLimit, *, param: str) -> bytes:
         raise _malformed_url(param) from error
 
 
-async def read_base64(text: str, limit: SizeLimit, *, param: str) -> bytes:
+async def read_base64(text: str, limit: SizeLimit, *, param: str) -> MemoryFile:
     """Returns the file that ``text`` stands for.
 
     Raises:
@@ -50,7 +51,7 @@ async def read_base64(text: str, limit: SizeLimit, *, param: str) -> bytes:
         ) from error
 
 
-async def _read(text: str, start: int, limit: SizeLimit, param: str) -> bytes:
+async def _read(text: str, start: int, limit: SizeLimit, param: str) -> MemoryFile:
     # Nothing decodes to less than a quarter of its length, all of it percent-encoded.
     if len(text) - start > 4 * (limit.max_bytes + 3):
         raise limit.exceeded(param)
@@ -67,19 +68,17 @@ def _slow_decodes() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="base64")
 
 
-def _decode(text: str, start: int, limit: SizeLimit, param: str) -> bytes:
+def _decode(text: str, start: int, limit: SizeLimit, param: str) -> MemoryFile:
     """Returns the bytes of base64 in any dialect. Raises ValueError if it is none.
 
     In pieces: each call holds up every other thread.
     """
-    decoded: list[bytes] = []
-    num_bytes = 0
-    for characters in _in_fours(_plain_characters(text, start)):
-        decoded.append(binascii.a2b_base64(characters, strict_mode=True))
-        num_bytes += len(decoded[-1])
-        if num_bytes > limit.max_bytes:
-            raise limit.exceeded(param)
-    return b"".join(decoded)
+    with MemoryFileWriter() as writer:
+        for characters in _in_fours(_plain_characters(text, start)):
+            writer.write(binascii.a2b_base64(characters, strict_mode=True))
+            if writer.num_bytes > limit.max_bytes:
+                raise limit.exceeded(param)
+        return writer.sealed()
 
 
 def _plain_characters(text: str, start: int) -> Iterator[bytes]:

@@ -15,10 +15,9 @@ from server.media.clip import FramePlan, VideoFacts
 from server.media.faults import DecodeLimits, video_fault
 from server.media.forking import ForkHost
 from server.media.frames import SharedFrames
+from server.media.memoryfile import NO_MORE_CHANGES_OF_SIZE, MemoryFile
 
 _EXIT_SECONDS = 5.0
-_SLOW_COPY_BYTES = 1_000_000
-_NO_MORE_CHANGES = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class DecoderProcess:
     """Time of the event loop's clock at which the video has taken too long."""
 
     @classmethod
-    async def start(cls, host: ForkHost, source: bytes, limits: DecodeLimits) -> Self:
+    async def start(cls, host: ForkHost, source: MemoryFile, limits: DecodeLimits) -> Self:
         """Returns a decoder that has begun to read ``source``.
 
         Raises:
@@ -41,16 +40,13 @@ class DecoderProcess:
         """
         deadline = asyncio.get_running_loop().time() + limits.timeout_seconds
         with ExitStack() as until_started, ExitStack() as always:
-            source_fd = os.memfd_create("video", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            always.callback(os.close, source_fd)
-            await _write_sealed(source_fd, source)
             frames_fd = os.memfd_create("frames", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             until_started.callback(os.close, frames_fd)
             channel, theirs = socket.socketpair()
             always.callback(theirs.close)
             until_started.callback(channel.close)
             channel.setblocking(False)
-            host.submit(messages.limits_to_bytes(limits), [theirs.fileno(), source_fd, frames_fd])
+            host.submit(messages.limits_to_bytes(limits), [theirs.fileno(), source.fd, frames_fd])
             theirs.close()
             pidfd = await _receive_pidfd(channel, deadline)
             until_started.pop_all()
@@ -93,7 +89,7 @@ class DecoderProcess:
         """
         try:
             os.ftruncate(self.frames_fd, frames_bytes)
-            fcntl.fcntl(self.frames_fd, fcntl.F_ADD_SEALS, _NO_MORE_CHANGES)
+            fcntl.fcntl(self.frames_fd, fcntl.F_ADD_SEALS, NO_MORE_CHANGES_OF_SIZE)
         except PermissionError as error:
             raise video_fault("video_decode_failed", self.limits) from error
         if os.fstat(self.frames_fd).st_size != frames_bytes:
@@ -157,21 +153,6 @@ class DecoderProcess:
             raise video_fault("video_too_complex", self.limits) from error
         except ConnectionError as error:
             raise video_fault("video_decode_failed", self.limits) from error
-
-
-async def _write_sealed(fd: int, data: bytes) -> None:
-    """Fill a memory file that nobody can change afterwards."""
-
-    def write() -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _NO_MORE_CHANGES | fcntl.F_SEAL_WRITE)
-
-    if len(data) < _SLOW_COPY_BYTES:
-        write()
-    else:
-        await asyncio.to_thread(write)
 
 
 async def _receive_pidfd(channel: socket.socket, deadline: float) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from server.media.cache import BoundedCache
+from server.media.memoryfile import MemoryFile
 from server.metrics import Metrics
 
 Headers = Mapping[bytes, bytes]
@@ -27,7 +28,7 @@ _NOT_KEPT = re.compile(rb"(^|[\s,])(no-store|private)($|[\s,=])", re.IGNORECASE)
 class Download:
     """A body, and how to ask its origin whether it still holds."""
 
-    body: bytes
+    body: MemoryFile
     conditions: tuple[tuple[bytes, bytes], ...]
     """Headers for a request that is answered with 304 if it does."""
 
@@ -49,7 +50,7 @@ class DownloadCache:
         """Returns what was kept of ``url``, to be asked about; None if there is nothing."""
         return self._kept.get(_key(url))
 
-    def confirmed(self, url: bytes, download: Download, headers: Headers) -> bytes:
+    def confirmed(self, url: bytes, download: Download, headers: Headers) -> MemoryFile:
         """Returns the body of a download about which the origin has said that it still holds.
 
         Args:
@@ -62,7 +63,7 @@ class DownloadCache:
             self._kept.discard(_key(url))
         return download.body
 
-    def loaded(self, url: bytes, body: bytes, headers: Headers) -> bytes:
+    def loaded(self, url: bytes, body: MemoryFile, headers: Headers) -> MemoryFile:
         """Returns ``body``, which has come whole; keeps it if the answer's headers allow."""
         self._meter.looked_up("miss")
         conditions = () if _forbids_keeping(headers) else _conditions(headers)
@@ -83,7 +84,7 @@ def _key(url: bytes) -> bytes:
 
 
 def _num_bytes(download: Download) -> int:
-    return len(download.body) + sum(len(value) for _, value in download.conditions)
+    return download.body.num_bytes + sum(len(value) for _, value in download.conditions)
 
 
 def _forbids_keeping(headers: Headers) -> bool:

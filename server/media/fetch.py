@@ -22,8 +22,8 @@ from server.errors import InvalidRequest, VideoUnreachable
 from server.media.addresses import is_public_address
 from server.media.downloads import DownloadCache
 from server.media.hosts import HostList
+from server.media.memoryfile import MemoryFile, in_memory
 from server.media.sizelimit import SizeLimit
-from server.pieces import joined
 from server.settings import VideoSettings
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class Fetcher:
         )
         self._timeout_seconds = settings.fetch_timeout_seconds
 
-    async def fetch(self, url: str, limit: SizeLimit, *, param: str) -> bytes:
+    async def fetch(self, url: str, limit: SizeLimit, *, param: str) -> MemoryFile:
         """Returns the body that ``url`` leads to.
 
         Raises:
@@ -215,15 +215,15 @@ class Fetcher:
             logger.info("video URL not retrieved: %s", reason)
             raise unreachable(param) from error
 
-    async def _follow(self, target: _Target, limit: SizeLimit) -> bytes:
+    async def _follow(self, target: _Target, limit: SizeLimit) -> MemoryFile:
         for _ in range(_MAX_REDIRECTS + 1):
             found = await self._get(target, limit.max_bytes)
-            if isinstance(found, bytes):
+            if isinstance(found, MemoryFile):
                 return found
             target = target.redirected(found, self._rules)
         raise _Unreachable("too many redirects")
 
-    async def _get(self, target: _Target, max_bytes: int) -> bytes | str:
+    async def _get(self, target: _Target, max_bytes: int) -> MemoryFile | str:
         """Returns the body, or the location that the answer redirects to."""
         kept = self._downloads.get(target.identity)
         request_headers = [*_HEADERS, *(kept.conditions if kept is not None else ())]
@@ -239,7 +239,7 @@ class Fetcher:
             if response.status in _REDIRECTS and b"location" in headers:
                 return headers[b"location"].decode("latin-1")
             if response.status == 304 and kept is not None:
-                if len(kept.body) > max_bytes:
+                if kept.body.num_bytes > max_bytes:
                     raise _TooLarge
                 return self._downloads.confirmed(target.identity, kept, headers)
             if response.status != 200:
@@ -254,7 +254,9 @@ class Fetcher:
         return httpcore.default_ssl_context()
 
 
-async def _body(response: httpcore.Response, claimed_bytes: bytes | None, max_bytes: int) -> bytes:
+async def _body(
+    response: httpcore.Response, claimed_bytes: bytes | None, max_bytes: int
+) -> MemoryFile:
     if claimed_bytes is not None and int(claimed_bytes) > max_bytes:
         raise _TooLarge
     chunks: list[bytes] = []
@@ -264,7 +266,7 @@ async def _body(response: httpcore.Response, claimed_bytes: bytes | None, max_by
         num_bytes += len(chunk)
         if num_bytes > max_bytes:
             raise _TooLarge
-    return await joined(chunks)
+    return await in_memory(chunks)
 
 
 class _CheckedNetwork(httpcore.AsyncNetworkBackend):

@@ -2,14 +2,12 @@
 
 import mmap
 import os
-import threading
 import weakref
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
-_SLOW_FREE_BYTES = 4_000_000
+from server.media.memoryfile import close_in_passing
 
 
 class SharedFrames:
@@ -34,7 +32,7 @@ class SharedFrames:
         self.shape = shape
         """(num_frames, height, width, 3)."""
         self._fd = os.dup(fd)
-        weakref.finalize(self, _let_go, self._fd, self.num_bytes)
+        weakref.finalize(self, close_in_passing, self._fd, self.num_bytes)
 
     @property
     def num_bytes(self) -> int:
@@ -49,13 +47,3 @@ class SharedFrames:
         """
         mapping = mmap.mmap(self._fd, self.num_bytes, access=mmap.ACCESS_COPY)
         return np.frombuffer(mapping, np.uint8).reshape(self.shape)
-
-
-def _let_go(fd: int, num_bytes: int) -> None:
-    """Close a memory file, in passing if it is large: the kernel takes a while to free it."""
-    if num_bytes >= _SLOW_FREE_BYTES:
-        # None can be started any more when the interpreter ends.
-        with suppress(RuntimeError):
-            threading.Thread(target=os.close, args=(fd,), daemon=True).start()
-            return
-    os.close(fd)

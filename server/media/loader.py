@@ -2,12 +2,11 @@
 
 ::
 
-    fetch -> digest of the bytes -> facts -> plan -> frames
+    fetch, digest of the bytes -> facts -> plan -> frames
 
 What is fetched, probed or decoded for one request serves every other that asks for the same.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from server.files.store import FileStore
 from server.media.clip import FramePlan, VideoClip, VideoFacts
 from server.media.downloads import DownloadCache
 from server.media.flights import SingleFlight
+from server.media.memoryfile import MemoryFile
 from server.media.planning import ClipPlan, ClipPlanner, FrameGeometry
 from server.media.sharing import SharedDecodes
 from server.media.source import SourceReader
@@ -32,7 +32,6 @@ PlanHook = Callable[[VideoFacts, ClipPlan], None]
 """Called before any frame is decoded; raises a ``RequestError`` to refuse the plan."""
 
 
-_SLOW_HASH_BYTES = 1_000_000
 _MAX_URL_CHARACTERS = 4096
 """Longer ones are refused, and not worth a digest."""
 
@@ -62,7 +61,7 @@ class VideoLoader:
         self._planner = ClipPlanner(settings, geometry)
         self._downloads = DownloadCache(max_bytes=settings.download_cache_bytes, metrics=metrics)
         self._downloads_meter = metrics.cache("downloads")
-        self._fetches: SingleFlight[bytes] = SingleFlight()
+        self._fetches: SingleFlight[MemoryFile] = SingleFlight()
         self._reader = SourceReader(settings, self._downloads, uploads=uploads)
         self._pool = DecoderPool(settings, metrics=metrics) if pool is None else pool
         self._decodes = SharedDecodes(
@@ -83,7 +82,7 @@ class VideoLoader:
         """Returns whether a video of ``client`` would be refused now, for all that wait."""
         return self._pool.is_full_for(client)
 
-    async def fetch(self, video: VideoRequest) -> bytes:
+    async def fetch(self, video: VideoRequest) -> MemoryFile:
         """Returns the encoded video that the request points to.
 
         Raises:
@@ -101,14 +100,14 @@ class VideoLoader:
                 return data
 
     async def plan(
-        self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
+        self, source: MemoryFile, video: VideoRequest, *, on_plan: PlanHook | None = None
     ) -> tuple[VideoFacts, ClipPlan]:
         """Returns what ``decode`` would decode, without decoding it.
 
         Arguments and errors as for ``decode``.
         """
         with _naming(video):
-            async with self._decodes.probed(source, await _digest(source)) as probed:
+            async with self._decodes.probed(source) as probed:
                 facts = probed.facts
             return facts, self._plan(facts, video, on_plan)
 
@@ -119,7 +118,7 @@ class VideoLoader:
         return plan
 
     async def decode(
-        self, source: bytes, video: VideoRequest, *, on_plan: PlanHook | None = None
+        self, source: MemoryFile, video: VideoRequest, *, on_plan: PlanHook | None = None
     ) -> VideoClip:
         """Returns the frames that the request asked for, at the size the model uses.
 
@@ -133,13 +132,12 @@ class VideoLoader:
             Overloaded: too many videos are waiting, or this one has waited too long.
         """
         with _naming(video):
-            digest = await _digest(source)
-            async with self._decodes.probed(source, digest) as probed:
+            async with self._decodes.probed(source) as probed:
                 facts = probed.facts
                 plan = self._plan(facts, video, on_plan)
                 timestamps = tuple(facts.frame_times_seconds[i] for i in plan.frames.frame_indices)
                 span_seconds = plan.sampling.span_seconds
-                key = _content_key(digest, plan.frames, timestamps, span_seconds)
+                key = _content_key(source.digest, plan.frames, timestamps, span_seconds)
                 frames = await probed.frames(key, plan.frames)
         return VideoClip(
             frames=frames.view(),
@@ -164,12 +162,6 @@ def _is_remote(source: MediaSource) -> TypeGuard[UrlSource]:
     if not isinstance(source, UrlSource) or len(source.url) > _MAX_URL_CHARACTERS:
         return False
     return source.scheme in ("http", "https")
-
-
-async def _digest(source: bytes) -> bytes:
-    if len(source) < _SLOW_HASH_BYTES:
-        return hashlib.sha256(source).digest()
-    return await asyncio.to_thread(lambda: hashlib.sha256(source).digest())
 
 
 def _content_key(

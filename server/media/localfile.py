@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from server.errors import InvalidRequest
+from server.media.memoryfile import MemoryFile, MemoryFileWriter
 from server.media.sizelimit import SizeLimit
 
 _STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,7 +34,7 @@ class LocalFiles:
         """
         self._directory = PurePosixPath(directory)
 
-    def read(self, url: str, limit: SizeLimit, *, param: str) -> bytes:
+    def read(self, url: str, limit: SizeLimit, *, param: str) -> MemoryFile:
         """Returns the file; may wait for a disk.
 
         Raises:
@@ -80,15 +81,13 @@ def _names_below(url: str, directory: PurePosixPath) -> tuple[str, ...]:
     return names
 
 
-def _contents(fd: int, limit: SizeLimit, param: str) -> bytes:
+def _contents(fd: int, limit: SizeLimit, param: str) -> MemoryFile:
     """Returns what can be read from ``fd``. It may grow meanwhile, so the bytes are counted."""
     if os.fstat(fd).st_size > limit.max_bytes:
         raise limit.exceeded(param)
-    chunks = []
-    num_bytes = 0
-    while chunk := os.read(fd, _READ_BYTES):
-        chunks.append(chunk)
-        num_bytes += len(chunk)
-        if num_bytes > limit.max_bytes:
-            raise limit.exceeded(param)
-    return b"".join(chunks)
+    with MemoryFileWriter() as writer:
+        while chunk := os.read(fd, _READ_BYTES):
+            writer.write(chunk)
+            if writer.num_bytes > limit.max_bytes:
+                raise limit.exceeded(param)
+        return writer.sealed()

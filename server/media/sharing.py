@@ -18,6 +18,7 @@ from server.media.clip import FramePlan, VideoFacts
 from server.media.decoderprocess import DecoderProcess
 from server.media.flights import SingleFlight
 from server.media.frames import SharedFrames
+from server.media.memoryfile import MemoryFile
 from server.media.workers import DecoderPool
 from server.metrics import CacheMeter, Metrics
 
@@ -54,33 +55,32 @@ class SharedDecodes:
         self._decodes: SingleFlight[SharedFrames] = SingleFlight()
 
     @asynccontextmanager
-    async def probed(self, source: bytes, digest: bytes) -> "AsyncIterator[ProbedVideo]":
+    async def probed(self, source: MemoryFile) -> "AsyncIterator[ProbedVideo]":
         """Yields what is known about a video, for a plan to be made.
 
         Args:
-            source: the encoded video.
-            digest: a strong digest of ``source``, computed here; it says which videos are the same.
+            source: the encoded video; its digest says which videos are the same.
 
         Raises:
             InvalidVideo: there is no usable video, or it exceeds a limit.
             Overloaded: too many videos are waiting.
         """
-        facts = self._facts.get(digest)
+        facts = self._facts.get(source.digest)
         if facts is not None:
             self._facts_meter.looked_up("hit")
             yield ProbedVideo(self, source, facts)
             return
-        self._look_for(digest, self._probes, self._facts_meter)
-        async with self._probes.join(digest, lambda: self._probe(source, digest)) as video:
+        self._look_for(source.digest, self._probes, self._facts_meter)
+        async with self._probes.join(source.digest, lambda: self._probe(source)) as video:
             yield ProbedVideo(self, source, video.facts, video)
 
-    async def _probe(self, source: bytes, digest: bytes) -> "_OpenVideo":
-        video = await _OpenVideo.open(self._pool, source, digest)
-        self._facts.put(digest, video.facts)
+    async def _probe(self, source: MemoryFile) -> "_OpenVideo":
+        video = await _OpenVideo.open(self._pool, source, source.digest)
+        self._facts.put(source.digest, video.facts)
         return video
 
     async def frames(
-        self, source: bytes, key: bytes, plan: FramePlan, video: "_OpenVideo | None"
+        self, source: MemoryFile, key: bytes, plan: FramePlan, video: "_OpenVideo | None"
     ) -> SharedFrames:
         """Returns the frames of ``plan``; for ``ProbedVideo``, which knows the arguments."""
         if video is not None and key in self._decodes:
@@ -97,7 +97,7 @@ class SharedDecodes:
             return frames
 
     async def _decode(
-        self, source: bytes, key: bytes, plan: FramePlan, video: "_OpenVideo | None"
+        self, source: MemoryFile, key: bytes, plan: FramePlan, video: "_OpenVideo | None"
     ) -> SharedFrames:
         if video is None:
             video = await _OpenVideo.open(self._pool, source, key)
@@ -127,7 +127,7 @@ class ProbedVideo:
     """A video whose facts are known, for one request."""
 
     decodes: SharedDecodes
-    source: bytes
+    source: MemoryFile
     facts: VideoFacts
     open_video: "_OpenVideo | None" = None
 
@@ -154,7 +154,7 @@ class _OpenVideo:
         self._closing: AsyncExitStack | None = closing
 
     @classmethod
-    async def open(cls, pool: DecoderPool, source: bytes, key: bytes) -> Self:
+    async def open(cls, pool: DecoderPool, source: MemoryFile, key: bytes) -> Self:
         """Returns the video once it is probed; ``key`` is by what others may join the wait."""
         async with AsyncExitStack() as closing:
             decoder = await closing.enter_async_context(pool.open(source, key=key))

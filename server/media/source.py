@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 from server.conversation import (
     Base64Source,
@@ -17,6 +17,7 @@ from server.media.dataurl import read_base64, read_data_url
 from server.media.downloads import DownloadCache
 from server.media.fetch import Fetcher, unreachable
 from server.media.localfile import LocalFiles
+from server.media.memoryfile import MemoryFile, in_memory
 from server.media.picturelist import PictureList, pack_pictures
 from server.media.sizelimit import SizeLimit
 from server.settings import VideoSettings
@@ -24,6 +25,7 @@ from server.together import all_of
 
 _Picture: TypeAlias = UrlSource | Base64Source
 _PICTURES_AT_ONCE = 8
+_READ_BYTES = 1 << 20
 
 
 class SourceReader:
@@ -51,7 +53,7 @@ class SourceReader:
         directory = settings.local_directory
         self._local_files = None if directory is None else LocalFiles(directory)
 
-    async def read(self, source: MediaSource, *, param: str) -> bytes:
+    async def read(self, source: MediaSource, *, param: str) -> MemoryFile:
         """Returns the encoded video.
 
         Args:
@@ -74,15 +76,16 @@ class SourceReader:
             case UploadSource(file_id, owner):
                 return await self._upload(file_id, owner, param)
 
-    async def _upload(self, file_id: str, owner: str, param: str) -> bytes:
+    async def _upload(self, file_id: str, owner: str, param: str) -> MemoryFile:
         if self._uploads is None:
             raise FilesUnavailable(param=param)
         found = self._uploads.get(file_id, owner, param=param)
         if found.num_bytes > self._video_limit.max_bytes:
             raise self._video_limit.exceeded(param)
-        return await self._uploads.read(found, param=param)
+        file = await self._uploads.open(found, param=param)
+        return await asyncio.to_thread(_copied, file)
 
-    async def _frames(self, pictures: Sequence[_Picture], fps: float, param: str) -> bytes:
+    async def _frames(self, pictures: Sequence[_Picture], fps: float, param: str) -> MemoryFile:
         """Returns the pictures, a few at a time, as one piece that a decoder takes for a video."""
         few = asyncio.Semaphore(_PICTURES_AT_ONCE)
         total_bytes = 0
@@ -99,12 +102,14 @@ class SourceReader:
         data = await self._in_time(
             (read_one(index, picture) for index, picture in enumerate(pictures)), param
         )
-        return await asyncio.to_thread(pack_pictures, PictureList(data, fps))
+        return await in_memory([pack_pictures(PictureList(data, fps))])
 
     async def _picture(self, picture: _Picture, param: str) -> bytes:
         if isinstance(picture, Base64Source):
-            return await read_base64(picture.text, self._picture_limit, param=param)
-        return await self._from_url(picture, self._picture_limit, param)
+            file = await read_base64(picture.text, self._picture_limit, param=param)
+        else:
+            file = await self._from_url(picture, self._picture_limit, param)
+        return file.read()
 
     async def _in_time(
         self, reads: Iterable[Coroutine[None, None, bytes]], param: str
@@ -116,7 +121,7 @@ class SourceReader:
         except TimeoutError as error:
             raise unreachable(param) from error
 
-    async def _from_url(self, source: UrlSource, limit: SizeLimit, param: str) -> bytes:
+    async def _from_url(self, source: UrlSource, limit: SizeLimit, param: str) -> MemoryFile:
         url, scheme = source.url, source.scheme
         if scheme == "data":
             return await read_data_url(url, limit, param=param)
@@ -137,3 +142,9 @@ class SourceReader:
         if self._local_files is not None:
             kinds.append("a file: URL")
         return " or ".join(kinds)
+
+
+def _copied(file: BinaryIO) -> MemoryFile:
+    """Returns what is in a file, which is closed."""
+    with file:
+        return MemoryFile.of(iter(lambda: file.read(_READ_BYTES), b""))

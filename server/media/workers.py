@@ -11,6 +11,7 @@ from server.media.decodequeue import DecodeQueue
 from server.media.decoderprocess import DecoderProcess
 from server.media.faults import DecodeLimits, video_fault
 from server.media.forking import ForkHost
+from server.media.memoryfile import MemoryFile
 from server.metrics import Metrics
 from server.settings import VideoSettings
 
@@ -77,7 +78,7 @@ class DecoderPool:
         self._queue.share(key, current_client())
 
     @asynccontextmanager
-    async def open(self, source: bytes, *, key: bytes = b"") -> AsyncIterator[DecoderProcess]:
+    async def open(self, source: MemoryFile, *, key: bytes = b"") -> AsyncIterator[DecoderProcess]:
         """Yields a decoder that has begun to read ``source``; it is killed at the end.
 
         Args:
@@ -89,7 +90,7 @@ class DecoderPool:
             Overloaded: too many videos are waiting already, this one has waited too long, or the
                 machine can not start another process.
         """
-        if not source:
+        if not source.num_bytes:
             raise video_fault("invalid_video", self._limits)
         async with self._queue.place(current_client(), key=key):
             decoder = await self._start_decoder(source)
@@ -98,13 +99,13 @@ class DecoderPool:
             finally:
                 await self._end(decoder)
 
-    async def _start_decoder(self, source: bytes) -> DecoderProcess:
+    async def _start_decoder(self, source: MemoryFile) -> DecoderProcess:
         await self._revive_host()
         start = asyncio.create_task(DecoderProcess.start(self._host, source, self._limits))
         try:
             return await asyncio.shield(start)
         except OSError as error:
-            # No more file descriptors, or no more memory for the source.
+            # No more file descriptors.
             raise Overloaded("No decoder process can be started at the moment.") from error
         except asyncio.CancelledError:
             # Starting can not be undone half way: finish it, then take the process away.

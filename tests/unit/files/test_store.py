@@ -71,7 +71,8 @@ async def test_a_file_is_read_as_it_was_written(make_store, num_bytes):
     store = await make_store()
     body = os.urandom(num_bytes)
     file = await uploaded(store, body, chunk_bytes=70_000)
-    assert await store.read(store.get(file.id, "me")) == body
+    with await store.open(store.get(file.id, "me")) as opened:
+        assert opened.read() == body
     assert (file.num_bytes, store.num_bytes) == (num_bytes, num_bytes)
 
 
@@ -113,9 +114,9 @@ async def test_a_deleted_file_is_read_to_its_end_by_who_has_it_open(make_store, 
         assert on_disk(tmp_path) == []
         assert opened.read() == BODY
     assert store.num_bytes == 0
-    for late in (store.open, store.read):
-        with pytest.raises(UploadNotFound):
-            await late(file)
+    with pytest.raises(UploadNotFound) as late:
+        await store.open(file, param="p")
+    assert late.value.param == "p"
     with pytest.raises(UploadNotFound):
         await store.delete(file.id, "me")
 

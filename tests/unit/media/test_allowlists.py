@@ -11,6 +11,7 @@ from server.formats import CODECS, CONTAINERS
 from server.media import messages
 from server.media.faults import DecodeLimits, video_fault
 from server.media.forkhost import _MAX_MESSAGE_BYTES
+from server.media.memoryfile import MemoryFile
 from tests.clips.counter import ClipRecipe
 from tests.clips.decoded import LIMITS
 from tests.clips.flat import flat_clip
@@ -47,7 +48,7 @@ def clips():
 
 
 async def _probe(pool, source):
-    async with pool.open(source) as video:
+    async with pool.open(MemoryFile.of(source)) as video:
         return await video.probe()
 
 

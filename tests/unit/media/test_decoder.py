@@ -9,6 +9,7 @@ from PIL import Image
 
 from server.errors import InvalidVideo
 from server.media.clip import FramePlan
+from server.media.memoryfile import MemoryFile
 from tests.clips.counter import ClipRecipe, counters
 from tests.clips.decoded import decoded_frames, packet_places
 
@@ -22,7 +23,7 @@ async def test_many_spans_are_decoded_within_little_memory(make_pool, size):
         num_frames=120, width=width, height=height, options={"g": "10", "preset": "ultrafast"}
     ).encode()
     chosen = tuple(range(5, 120, 20))
-    async with make_pool(decode_memory_bytes=250_000_000).open(source) as video:
+    async with make_pool(decode_memory_bytes=250_000_000).open(MemoryFile.of(source)) as video:
         await video.probe()
         frames = (await video.decode(FramePlan(chosen, width, height))).view()
     assert counters(frames) == list(chosen)
@@ -50,7 +51,7 @@ async def test_a_picture_above_the_limit_is_named(make_pool, kind, max_pixels):
         "avi": replace(recipe, container="avi", codec="mpeg4").encode,
     }.get(kind, lambda: _picture(kind))()
     with pytest.raises(InvalidVideo) as caught:
-        async with make_pool(max_pixels_per_frame=max_pixels).open(source) as video:
+        async with make_pool(max_pixels_per_frame=max_pixels).open(MemoryFile.of(source)) as video:
             await video.probe()
     assert caught.value.code == "video_resolution_too_large"
 
@@ -88,7 +89,7 @@ async def test_too_little_memory_is_named_wherever_it_runs_out(make_pool):
 
 async def _outcome(pool, source, plan):
     try:
-        async with pool.open(source) as video:
+        async with pool.open(MemoryFile.of(source)) as video:
             await video.probe()
             await video.decode(plan)
     except InvalidVideo as error:

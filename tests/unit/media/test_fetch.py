@@ -50,7 +50,7 @@ async def serving(*answers):
         server.close()
 
 
-def fetch(url, *, allow_private_addresses=True, **settings):
+async def fetch(url, *, allow_private_addresses=True, **settings):
     settings = VideoSettings(
         **{
             "allow_private_addresses": allow_private_addresses,
@@ -58,7 +58,8 @@ def fetch(url, *, allow_private_addresses=True, **settings):
             **settings,
         }
     )
-    return Fetcher(settings).fetch(url, SizeLimit(settings.max_video_bytes), param="p")
+    file = await Fetcher(settings).fetch(url, SizeLimit(settings.max_video_bytes), param="p")
+    return file.read()
 
 
 async def unreachable_text(url, **settings):

@@ -9,6 +9,7 @@ import pytest
 from server.errors import InvalidVideo
 from server.media.clip import FramePlan
 from server.media.faults import VIDEO_FAULTS
+from server.media.memoryfile import MemoryFile
 
 GENERATOR = Path(__file__).parents[4] / "shared" / "tools" / "hostile_media.py"
 OUTCOMES = {
@@ -109,7 +110,7 @@ def _children(pid):
 async def _outcome(pool, source):
     """Returns the number of frames and seconds, or the fault and 0."""
     try:
-        async with pool.open(source) as video:
+        async with pool.open(MemoryFile.of(source)) as video:
             facts = await video.probe()
             last = facts.num_frames - 1
             plan = FramePlan(tuple(sorted({0, last // 2, last})), 112, 84)

@@ -8,6 +8,7 @@ import pytest
 from server.conversation import SamplingWish, UrlSource, VideoRequest
 from server.errors import ContextLengthExceeded, InvalidRequest, InvalidVideo
 from server.media.loader import VideoLoader
+from server.media.memoryfile import MemoryFile
 from server.settings import VideoSettings
 from tests.clips.counter import ClipRecipe, counters
 from tests.clips.decoded import decoded_frames, packet_places
@@ -62,7 +63,9 @@ async def test_a_data_url_becomes_a_clip(loader, source):
 
 
 async def test_a_stretch_keeps_the_times_of_the_whole_video(loader, source):
-    clip = await loader.decode(source, request(fps=5, start_seconds=0.8, end_seconds=1.6))
+    clip = await loader.decode(
+        MemoryFile.of(source), request(fps=5, start_seconds=0.8, end_seconds=1.6)
+    )
     assert counters(clip.frames) == [24, 30, 36, 42]
     assert clip.timestamps_seconds == pytest.approx([0.8, 1.0, 1.2, 1.4])
     assert clip.duration_seconds == pytest.approx(0.8)
@@ -70,7 +73,7 @@ async def test_a_stretch_keeps_the_times_of_the_whole_video(loader, source):
 
 async def test_keyframes_stand_for_the_times_near_them(loader):
     keyed = ClipRecipe(num_frames=60, options={"g": "25", "sc_threshold": "0"}).encode()
-    clip = await loader.decode(keyed, request(fps=5, alignment="keyframe"))
+    clip = await loader.decode(MemoryFile.of(keyed), request(fps=5, alignment="keyframe"))
     assert counters(clip.frames) == [0, 25, 50]
     assert clip.timestamps_seconds == pytest.approx([0, 25 / 30, 50 / 30])
     assert clip.duration_seconds == pytest.approx(2.0)
@@ -79,14 +82,14 @@ async def test_keyframes_stand_for_the_times_near_them(loader):
 async def test_a_hint_that_the_video_does_not_allow_is_named(loader, source):
     where = {"start_offset": "messages[1].video.startOffset"}
     with pytest.raises(InvalidRequest, match="the video ends at 2") as caught:
-        await loader.decode(source, request(start_seconds=3.0, hint_params=where))
+        await loader.decode(MemoryFile.of(source), request(start_seconds=3.0, hint_params=where))
     assert caught.value.param == "messages[1].video.startOffset"
 
 
 async def test_frames_have_the_size_of_the_model(make_pool, source):
     geometry = FixedGeometry((112, 56))
     loader = VideoLoader(VideoSettings(), geometry, pool=make_pool())
-    clip = await loader.decode(source, request(num_frames=6))
+    clip = await loader.decode(MemoryFile.of(source), request(num_frames=6))
     assert clip.frames.shape == (6, 56, 112, 3)
     assert geometry.asked == [(160, 96, 6)]
     expected = decoded_frames(source, frame_indices=range(0, 60, 10), size=(112, 56))
@@ -101,17 +104,17 @@ async def test_the_plan_can_be_refused_before_anything_is_decoded(loader, source
         raise ContextLengthExceeded("too long")
 
     with pytest.raises(ContextLengthExceeded) as caught:
-        await loader.decode(source, request(num_frames=8), on_plan=refuse)
+        await loader.decode(MemoryFile.of(source), request(num_frames=8), on_plan=refuse)
     assert caught.value.param == "messages[1].video"
     assert plans == [(60, 8, 160)]
 
 
 async def test_errors_name_the_video(loader):
     with pytest.raises(InvalidVideo) as caught:
-        await loader.decode(b"hello" * 100, request())
+        await loader.decode(MemoryFile.of(b"hello" * 100), request())
     assert caught.value.param == "messages[1].video"
     with pytest.raises(InvalidVideo) as caught:
-        await loader.decode(b"", request())
+        await loader.decode(MemoryFile.of(b""), request())
     assert caught.value.param == "messages[1].video"
     with pytest.raises(InvalidRequest) as caught:
         await loader.fetch(request("nonsense"))
@@ -121,7 +124,7 @@ async def test_errors_name_the_video(loader):
 async def test_a_shape_that_the_model_can_not_take_names_the_video(loader):
     thin = ClipRecipe(num_frames=4, width=4096, height=130).encode()
     with pytest.raises(InvalidVideo) as caught:
-        await loader.decode(thin, request())
+        await loader.decode(MemoryFile.of(thin), request())
     assert caught.value.param == "messages[1].video"
 
 
@@ -130,7 +133,7 @@ async def test_equal_content_keys_mean_equal_clips(make_pool, source):
 
     async def key(source, size=SIZE, **wish):
         loader = VideoLoader(VideoSettings(), FixedGeometry(size), pool=pool)
-        return (await loader.decode(source, request(**wish))).content_key
+        return (await loader.decode(MemoryFile.of(source), request(**wish))).content_key
 
     assert await key(source, fps=2) == await key(source, fps=2)
     # Two ways to ask for the same frames.
@@ -148,7 +151,7 @@ async def test_equal_content_keys_mean_equal_clips(make_pool, source):
 async def test_a_large_source_gives_the_same_clip(loader, source):
     # Copied and hashed off the event loop.
     padded = source + b"\0\0\0\x08free" * 200_000
-    clip = await loader.decode(padded, request(num_frames=4))
+    clip = await loader.decode(MemoryFile.of(padded), request(num_frames=4))
     assert counters(clip.frames) == [0, 15, 30, 45]
 
 
@@ -156,7 +159,7 @@ async def test_a_loader_starts_and_stops_its_own_processes(source):
     loader = VideoLoader(VideoSettings(), FixedGeometry())
     await loader.start()
     try:
-        clip = await loader.decode(source, request(num_frames=4))
+        clip = await loader.decode(MemoryFile.of(source), request(num_frames=4))
     finally:
         await loader.stop()
     assert clip.num_frames == 4
@@ -166,6 +169,6 @@ async def test_a_clip_says_how_many_of_its_frames_were_replaced(loader):
     source = bytearray(ClipRecipe(num_frames=20, options={"g": "1"}).encode())
     position, size = packet_places(source)[7]
     source[position : position + size] = bytes(size)
-    clip = await loader.decode(bytes(source), request(num_frames=20))
+    clip = await loader.decode(MemoryFile.of(bytes(source)), request(num_frames=20))
     assert clip.num_frames_replaced == 1
     assert counters(clip.frames)[6:9] == [6, 6, 8]

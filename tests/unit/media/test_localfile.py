@@ -34,7 +34,7 @@ def videos(tmp_path):
 
 def read(directory, path, *, max_bytes=10_000):
     url = path if path.startswith("file:") else "file://" + quote(path)
-    return LocalFiles(str(directory)).read(url, SizeLimit(max_bytes), param="p")
+    return LocalFiles(str(directory)).read(url, SizeLimit(max_bytes), param="p").read()
 
 
 def refusal(directory, path):
@@ -154,8 +154,8 @@ def test_nothing_is_left_open(videos):
 async def test_without_a_directory_file_urls_are_refused(videos):
     url = UrlSource(f"file://{videos}/a.mp4")
     assert (
-        await SourceReader(VideoSettings(local_directory=str(videos))).read(url, param="p") == BODY
-    )
+        await SourceReader(VideoSettings(local_directory=str(videos))).read(url, param="p")
+    ).read() == BODY
     with pytest.raises(InvalidRequest) as caught:
         await SourceReader(VideoSettings()).read(url, param="p")
     assert "file:" not in str(caught.value)

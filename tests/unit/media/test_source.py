@@ -1,4 +1,5 @@
 import base64
+import hashlib
 from urllib.parse import quote, unquote
 
 import pytest
@@ -14,9 +15,11 @@ ENCODED = base64.b64encode(BYTES).decode()
 pytestmark = pytest.mark.anyio
 
 
-def read(url, **settings):
+async def read(url, **settings):
     source = url if isinstance(url, Base64Source) else UrlSource(url)
-    return SourceReader(VideoSettings(**settings)).read(source, param="messages[0]")
+    file = await SourceReader(VideoSettings(**settings)).read(source, param="messages[0]")
+    assert file.digest == hashlib.sha256(file.read()).digest()
+    return file.read()
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class World:
 
     async def fetch(self, url: str, *, resolver=resolve, **settings) -> bytes:
         fetcher = Fetcher(VideoSettings(**settings), resolve=resolver, network=self.board)
-        return await fetcher.fetch(url, LIMIT, param="p")
+        return (await fetcher.fetch(url, LIMIT, param="p")).read()
 
     async def refusal(self, url: str, **context) -> tuple[str, str, str | None]:
         with pytest.raises((VideoUnreachable, InvalidRequest)) as caught:

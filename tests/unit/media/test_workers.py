@@ -16,6 +16,7 @@ import pytest
 from server.errors import InternalFault, InvalidVideo, Overloaded
 from server.media.clip import FramePlan
 from server.media.forking import ForkHost
+from server.media.memoryfile import MemoryFile
 from server.media.workers import DecoderPool
 from server.settings import VideoSettings
 from tests.clips.counter import ClipRecipe, counters
@@ -34,7 +35,7 @@ def source():
 
 
 def misbehaving(deed):
-    return deed.encode().ljust(32, b"\0")
+    return MemoryFile.of(deed.encode().ljust(32, b"\0"))
 
 
 def children_of(host):
@@ -52,7 +53,7 @@ def _descriptors():
 
 
 async def test_a_video_is_probed_and_decoded(make_pool, source):
-    async with make_pool().open(source) as video:
+    async with make_pool().open(MemoryFile.of(source)) as video:
         facts = await video.probe()
         frames = (await video.decode(PLAN)).view()
     assert facts == probed(source)
@@ -62,7 +63,7 @@ async def test_a_video_is_probed_and_decoded(make_pool, source):
 
 
 async def test_frames_outlive_the_process_and_can_be_written(make_pool, source):
-    async with make_pool().open(source) as video:
+    async with make_pool().open(MemoryFile.of(source)) as video:
         await video.probe()
         frames = (await video.decode(PLAN)).view()
     copy = frames.copy()
@@ -76,7 +77,7 @@ async def test_many_videos_at_once_keep_apart(make_pool):
     recipes = [ClipRecipe(num_frames=5 + n, width=128 + 16 * n) for n in range(6)]
 
     async def decode(recipe):
-        async with pool.open(recipe.encode()) as video:
+        async with pool.open(MemoryFile.of(recipe.encode())) as video:
             facts = await video.probe()
             last = recipe.num_frames - 1
             frames = (await video.decode(FramePlan((0, last), facts.width, facts.height))).view()
@@ -104,7 +105,7 @@ async def test_a_broken_decoder_is_a_broken_video(make_pool, fork_host, source, 
             await video.probe()
     assert caught.value.code == "video_decode_failed"
     assert children_of(fork_host) == []
-    async with pool.open(source) as video:
+    async with pool.open(MemoryFile.of(source)) as video:
         assert (await video.probe()).num_frames == 30
 
 
@@ -132,7 +133,7 @@ async def test_cancelling_kills_the_process(make_pool, fork_host, source, deed):
     started = asyncio.Event()
 
     async def decode():
-        async with make_pool().open(misbehaving(deed) if deed else source) as video:
+        async with make_pool().open(misbehaving(deed) if deed else MemoryFile.of(source)) as video:
             started.set()
             await video.probe()
             await asyncio.sleep(60)
@@ -185,7 +186,7 @@ async def test_nothing_leaks_over_many_decodes(make_pool, source):
     pool = make_pool()
 
     async def one():
-        async with pool.open(source) as video:
+        async with pool.open(MemoryFile.of(source)) as video:
             await video.probe()
             await video.decode(PLAN)
         with pytest.raises(InvalidVideo):
@@ -201,7 +202,7 @@ async def test_nothing_leaks_over_many_decodes(make_pool, source):
 
 async def test_a_video_too_many_is_turned_away(make_pool, source):
     pool = make_pool(max_concurrent_decodes=1, max_queued_decodes=1)
-    async with pool.open(source):
+    async with pool.open(MemoryFile.of(source)):
         waiting = asyncio.create_task(_probe(pool, source))
         await asyncio.sleep(0.05)
         with pytest.raises(Overloaded):
@@ -213,7 +214,7 @@ async def test_a_video_too_many_is_turned_away(make_pool, source):
 
 async def test_a_cancelled_video_does_not_keep_its_place_in_the_queue(make_pool, source):
     pool = make_pool(max_concurrent_decodes=1, max_queued_decodes=1)
-    async with pool.open(source):
+    async with pool.open(MemoryFile.of(source)):
         waiting = asyncio.create_task(_probe(pool, source))
         await asyncio.sleep(0.05)
         waiting.cancel()
@@ -225,12 +226,12 @@ async def test_a_cancelled_video_does_not_keep_its_place_in_the_queue(make_pool,
 
 
 async def _probe(pool, source):
-    async with pool.open(source) as video:
+    async with pool.open(MemoryFile.of(source)) as video:
         return await video.probe()
 
 
 async def _decode(pool, source):
-    async with pool.open(source) as video:
+    async with pool.open(MemoryFile.of(source)) as video:
         await video.probe()
         return (await video.decode(FramePlan((0,), 112, 112))).view()
 
@@ -249,7 +250,7 @@ async def test_memory_is_bounded(make_pool):
 
 
 async def test_frames_for_the_model_do_not_count_as_memory(make_pool, source):
-    async with make_pool(decode_memory_bytes=100_000_000).open(source) as video:
+    async with make_pool(decode_memory_bytes=100_000_000).open(MemoryFile.of(source)) as video:
         await video.probe()
         frames = (await video.decode(FramePlan(tuple(range(30)), 1600, 1600))).view()
     assert frames.nbytes > 200_000_000
@@ -258,7 +259,7 @@ async def test_frames_for_the_model_do_not_count_as_memory(make_pool, source):
 
 async def test_an_empty_source_is_no_video(make_pool):
     with pytest.raises(InvalidVideo):
-        async with make_pool().open(b""):
+        async with make_pool().open(MemoryFile.of(b"")):
             pass
 
 
@@ -302,7 +303,7 @@ async def test_a_host_that_was_killed_is_started_again():
     first_pid = host.pid
     os.kill(first_pid, signal.SIGKILL)
     await asyncio.sleep(0.1)
-    async with pool.open(b"video"):
+    async with pool.open(MemoryFile.of(b"video")):
         assert host.pid != first_pid
         assert len(children_of(host)) == 1
     await pool.stop()
@@ -323,7 +324,7 @@ async def test_stopping_ends_open_videos():
     host = ForkHost(HANG)
     pool = DecoderPool(VideoSettings(), host=host)
     await pool.start()
-    async with pool.open(b"video") as video:
+    async with pool.open(MemoryFile.of(b"video")) as video:
         (child,) = children_of(host)
         await pool.stop()
         with pytest.raises(InvalidVideo):
@@ -342,6 +343,7 @@ def test_nothing_survives_a_server_that_is_killed(tmp_path):
     script.write_text(
         "import asyncio\n"
         "from server.media.forking import ForkHost\n"
+        "from server.media.memoryfile import MemoryFile\n"
         "from server.media.workers import DecoderPool\n"
         "from server.settings import VideoSettings\n"
         "from tests.unit.media.test_workers import HANG, children_of\n"
@@ -349,7 +351,7 @@ def test_nothing_survives_a_server_that_is_killed(tmp_path):
         "    host = ForkHost(HANG)\n"
         "    pool = DecoderPool(VideoSettings(), host=host)\n"
         "    await pool.start()\n"
-        "    async with pool.open(b'video'):\n"
+        "    async with pool.open(MemoryFile.of(b'video')):\n"
         "        print(host.pid, *children_of(host), flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
