@@ -154,6 +154,11 @@ class Metrics:
             buckets=_FRAMES_BUCKETS,
             registry=registry,
         )
+        self._frames_replaced = Counter(
+            "videochat_video_frames_replaced",
+            "Frames that could not be decoded and hold the picture of a neighbour.",
+            registry=registry,
+        )
         self._videos = Counter(
             "videochat_videos", "Videos fetched and decoded.", ("outcome",), registry=registry
         )
@@ -253,9 +258,12 @@ class Metrics:
         for stage, seconds in stages.items():
             self._stage_seconds.labels(stage).observe(seconds)
 
-    def observe_video(self, *, num_frames: int, tokens_before: int, tokens_after: int) -> None:
+    def observe_video(
+        self, *, num_frames: int, num_frames_replaced: int, tokens_before: int, tokens_after: int
+    ) -> None:
         """Note what was sampled from one video and what pruning left of it."""
         self._frames.observe(num_frames)
+        self._frames_replaced.inc(num_frames_replaced)
         self._tokens_before.inc(tokens_before)
         self._tokens_after.inc(tokens_after)
 

@@ -130,16 +130,19 @@ def test_decode_is_in_flight_while_it_runs(metrics: Metrics, registry: Collector
 def test_video_tokens_are_counted_before_and_after(
     metrics: Metrics, registry: CollectorRegistry
 ) -> None:
-    metrics.observe_video(num_frames=16, tokens_before=512, tokens_after=128)
+    metrics.observe_video(num_frames=16, num_frames_replaced=3, tokens_before=512, tokens_after=128)
 
     assert value(registry, "videochat_video_tokens_before_total") == 512
     assert value(registry, "videochat_video_tokens_after_total") == 128
     assert value(registry, "videochat_video_frames_count") == 1
+    assert value(registry, "videochat_video_frames_replaced_total") == 3
 
 
 def test_two_servers_count_apart() -> None:
     first, second = CollectorRegistry(), CollectorRegistry()
-    Metrics(first).observe_video(num_frames=1, tokens_before=1, tokens_after=1)
+    Metrics(first).observe_video(
+        num_frames=1, num_frames_replaced=0, tokens_before=1, tokens_after=1
+    )
     Metrics(second)
 
     assert value(first, "videochat_video_frames_count") == 1
