@@ -172,7 +172,7 @@ def build_app(
     app.state.settings = settings
     app.state.engine = engine or StubEngine()
     app.state.pipeline = pipeline
-    app.state.files = files or FileStore(settings.files)
+    app.state.files = files or FileStore(settings.files, metrics=metrics)
     app.state.metrics = metrics
     for router in ROUTERS:
         app.include_router(router)
