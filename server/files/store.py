@@ -105,6 +105,11 @@ class FileStore:
             await asyncio.to_thread(directory.delete)
 
     @property
+    def is_available(self) -> bool:
+        """Whether files can be uploaded."""
+        return self._directory is not None
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all files, unfinished ones included."""
         return self._quota.num_bytes
