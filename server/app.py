@@ -52,7 +52,7 @@ def create_app(
         stop_process: called when the engine can not be started or has died.
     """
     metrics = Metrics(registry)
-    files = FileStore(settings.files)
+    files = FileStore(settings.files, metrics=metrics)
     loader = VideoLoader(settings.video, _ServedGeometry(engine), uploads=files, metrics=metrics)
     supervisor = _Supervisor(engine, stop_process or (lambda error: None))
 

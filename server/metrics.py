@@ -1,14 +1,21 @@
 """What the server counts and times, for Prometheus. Labels come from closed sets only."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from server.errors import Overloaded, RequestError, RequestTooLarge, VideoUnreachable
+from server.errors import (
+    FileQuotaExceeded,
+    Overloaded,
+    RequestError,
+    RequestTooLarge,
+    StorageFull,
+    VideoUnreachable,
+)
 from server.timing import STAGES, Stage
 
 Outcome = Literal[
@@ -19,6 +26,19 @@ VideoOutcome = Literal[
     "success", "unreachable", "too_large", "invalid", "overloaded", "internal_error", "cancelled"
 ]
 """How fetching and decoding one video ended."""
+UploadOutcome = Literal[
+    "success",
+    "too_large",
+    "over_quota",
+    "storage_full",
+    "invalid",
+    "overloaded",
+    "internal_error",
+    "cancelled",
+]
+"""How an upload of a file ended."""
+DeletionReason = Literal["deleted", "expired"]
+"""Why an uploaded file is gone: by its owner's wish, or its time was up."""
 PruningBucket = Literal["none", "0", "(0,0.5]", "(0.5,0.75]", "(0.75,1)"]
 """The pruning rate of a request, coarsely; ``none`` is a request without a video."""
 CacheName = Literal["clips", "facts", "downloads"]
@@ -93,6 +113,60 @@ class QueueMeter:
         self._busy.set(num_decoders)
 
 
+class FileMeter:
+    """Tells how many files clients have uploaded, and what becomes of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._num_files = Gauge("videochat_files", "Uploaded files.", registry=registry)
+        self._num_bytes = Gauge(
+            "videochat_files_bytes",
+            "Bytes of uploaded files, unfinished ones included.",
+            registry=registry,
+        )
+        self._uploads = Counter(
+            "videochat_file_uploads", "Uploads that ended.", ("outcome",), registry=registry
+        )
+        self._deletions = Counter(
+            "videochat_file_deletions", "Files that are gone.", ("reason",), registry=registry
+        )
+        for outcome in get_args(UploadOutcome):
+            self._uploads.labels(outcome)
+        for reason in get_args(DeletionReason):
+            self._deletions.labels(reason)
+
+    def watch(self, *, num_files: Callable[[], int], num_bytes: Callable[[], int]) -> None:
+        """Have what is kept told by the functions given, which are called when somebody asks."""
+        self._num_files.set_function(num_files)
+        self._num_bytes.set_function(num_bytes)
+
+    @contextmanager
+    def upload(self, *, disconnect: type[Exception]) -> Iterator[None]:
+        """Counts the upload received in the ``with`` block by how that ends.
+
+        Args:
+            disconnect: what is raised when the client hangs up.
+        """
+        outcome: UploadOutcome = "success"
+        try:
+            yield
+        except disconnect:
+            outcome = "cancelled"
+            raise
+        except BaseException as error:
+            outcome = _upload_outcome(error)
+            raise
+        finally:
+            self.upload_ended(outcome)
+
+    def upload_ended(self, outcome: UploadOutcome) -> None:
+        """Note how an upload has ended."""
+        self._uploads.labels(outcome).inc()
+
+    def gone(self, reason: DeletionReason) -> None:
+        """Note that a file is gone."""
+        self._deletions.labels(reason).inc()
+
+
 class Metrics:
     """The server's own collectors, in the registry they are given.
 
@@ -139,6 +213,8 @@ class Metrics:
         self._define_cache_collectors(registry)
         self.decode_queue = QueueMeter(registry)
         """Of videos that wait for a decoder."""
+        self.files = FileMeter(registry)
+        """Of uploaded files."""
         self._start_at_zero()
 
     def _define_video_collectors(self, registry: CollectorRegistry) -> None:
@@ -152,6 +228,11 @@ class Metrics:
             "videochat_video_frames",
             "Frames sampled from a video.",
             buckets=_FRAMES_BUCKETS,
+            registry=registry,
+        )
+        self._frames_replaced = Counter(
+            "videochat_video_frames_replaced",
+            "Frames that could not be decoded and hold the picture of a neighbour.",
             registry=registry,
         )
         self._videos = Counter(
@@ -253,9 +334,12 @@ class Metrics:
         for stage, seconds in stages.items():
             self._stage_seconds.labels(stage).observe(seconds)
 
-    def observe_video(self, *, num_frames: int, tokens_before: int, tokens_after: int) -> None:
+    def observe_video(
+        self, *, num_frames: int, num_frames_replaced: int, tokens_before: int, tokens_after: int
+    ) -> None:
         """Note what was sampled from one video and what pruning left of it."""
         self._frames.observe(num_frames)
+        self._frames_replaced.inc(num_frames_replaced)
         self._tokens_before.inc(tokens_before)
         self._tokens_after.inc(tokens_after)
 
@@ -277,6 +361,24 @@ def _video_outcome(error: BaseException) -> VideoOutcome:
             return "unreachable"
         case RequestTooLarge():
             return "too_large"
+        case RequestError():
+            return "invalid"
+        case Overloaded():
+            return "overloaded"
+        case Exception():
+            return "internal_error"
+        case _:
+            return "cancelled"
+
+
+def _upload_outcome(error: BaseException) -> UploadOutcome:
+    match error:
+        case RequestTooLarge():
+            return "too_large"
+        case FileQuotaExceeded():
+            return "over_quota"
+        case StorageFull():
+            return "storage_full"
         case RequestError():
             return "invalid"
         case Overloaded():

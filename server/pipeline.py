@@ -106,7 +106,13 @@ class ChatPipeline:
         total = rendered - sum(trace.video_tokens_after) + sum(count.after for count in tokens)
         require_room(total, model)
         reports = [
-            video_report(plan, video, count, supports_pruning=model.supports_pruning)
+            video_report(
+                plan,
+                video,
+                count,
+                num_frames_replaced=None,
+                supports_pruning=model.supports_pruning,
+            )
             for (_, plan), video, count in zip(planned, videos, tokens, strict=True)
         ]
         return {"object": "response.input_tokens", "input_tokens": total, "videos": reports}
@@ -148,10 +154,14 @@ class ChatPipeline:
         sources = await all_of(self._fetch(video) for video in videos)
         run.watch.end("fetch")
         fit = VideoFit(self._engine.facts, videos)
-        clips = await all_of(
-            self._decode(source, video, fit.checker_of(index))
-            for index, (source, video) in enumerate(zip(sources, videos, strict=True))
-        )
+        try:
+            clips = await all_of(
+                self._decode(source, video, fit.checker_of(index))
+                for index, (source, video) in enumerate(zip(sources, videos, strict=True))
+            )
+        finally:
+            # The traceback of a cancellation may hold on to what is here until a collection.
+            sources.clear()
         run.watch.end("decode")
         run.plans = fit.plans
         run.videos = [
@@ -207,6 +217,7 @@ class ChatPipeline:
         for report in reports:
             self._metrics.observe_video(
                 num_frames=report["frames_sampled"],
+                num_frames_replaced=report["frames_replaced"],
                 tokens_before=report["tokens_before"],
                 tokens_after=report["tokens_after"],
             )
@@ -219,6 +230,7 @@ class ChatPipeline:
             run.plans[index],
             run.request.videos[index],
             VideoTokens(before=self._video_tokens(run.videos[index]).before, after=after),
+            num_frames_replaced=run.videos[index].clip.num_frames_replaced,
             supports_pruning=self._engine.facts.supports_pruning,
         )
 

@@ -125,12 +125,26 @@ def stand_in(
 
 
 def video_report(
-    plan: ClipPlan, video: VideoRequest, tokens: VideoTokens, *, supports_pruning: bool
+    plan: ClipPlan,
+    video: VideoRequest,
+    tokens: VideoTokens,
+    *,
+    num_frames_replaced: int | None,
+    supports_pruning: bool,
 ) -> JsonObject:
-    """Returns what a client is told about one video: how it is sampled, and its tokens."""
+    """Returns what a client is told about one video: how it is sampled, and its tokens.
+
+    Args:
+        plan: what is made of it.
+        video: what was asked for.
+        tokens: what the model gets.
+        num_frames_replaced: frames that hold a neighbour's picture, None if none was decoded.
+        supports_pruning: whether the model can prune.
+    """
     sampling = plan.sampling
     return {
         "frames_sampled": plan.frames.num_frames,
+        "frames_replaced": num_frames_replaced,
         "width": plan.frames.width,
         "height": plan.frames.height,
         "span_seconds": round(sampling.span_seconds, 3),

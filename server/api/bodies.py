@@ -4,6 +4,7 @@ Pure ASGI, as all that goes around a request is.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,6 +34,7 @@ class BodyLimit:
         max_upload_bytes: int,
         max_bodies_bytes: int,
         timeout_seconds: float,
+        on_large_upload: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare.
 
@@ -43,11 +45,13 @@ class BodyLimit:
                 and has a deadline of its own there.
             max_bodies_bytes: memory for the bodies of all chats in flight.
             timeout_seconds: how far a body may be behind the slowest rate allowed.
+            on_large_upload: called when an upload is refused unread.
         """
         self.app = app
         self._max_body_bytes = max_body_bytes
         self._max_upload_bytes = max_upload_bytes
         self._timeout_seconds = timeout_seconds
+        self._on_large_upload = on_large_upload
         self._memory = _Memory(max_bodies_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,6 +73,8 @@ class BodyLimit:
             if expected_bytes > max_bytes:
                 error = exchange.refuse(body.too_large())
                 note_outcome(scope, error_outcome(error))
+                if uploads:
+                    self._on_large_upload()
                 await error_response(error)(scope, exchange.receive, exchange.send)
             else:
                 await self.app(scope, exchange.receive, exchange.send)

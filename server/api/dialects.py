@@ -34,6 +34,8 @@ _MEDIA_IO_KEYS = frozenset({"fps", "num_frames", "min_frames", "max_frames"})
 _PROCESSOR_KEYS = frozenset(
     {"fps", "min_pixels", "max_pixels", "size", "video_pruning_rate", "video_pruning_method"}
 )
+_LIST_KEYS = ("video_pruning_rate", "video_pruning_method")
+"""Of these, what may be a list with one entry for each video."""
 _SIZE_KEYS = frozenset({"shortest_edge", "longest_edge"})
 _VIDEO_CONFIG_KEYS = frozenset(
     {
@@ -86,9 +88,25 @@ def request_places(payload: Mapping[str, Any]) -> Iterator[Place]:
             asks_for_all = video.get("num_frames") == _ALL_FRAMES
             yield {**video, "num_frames": MAX_COUNT} if asks_for_all else video, video_path
     for kwargs, path in _inner(payload, "", "mm_processor_kwargs", _PROCESSOR_KEYS):
-        yield kwargs, path
+        yield {key: value for key, value in kwargs.items() if not _is_list(key, value)}, path
         yield from _inner(kwargs, path, "size", _SIZE_KEYS)
     yield from _inner(payload, "", "video_config", _VIDEO_CONFIG_KEYS)
+
+
+def request_lists(payload: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], str]]:
+    """Yields (hint, entries, JSON path) where a request has a hint for each of its videos.
+
+    Raises:
+        InvalidRequest: as for ``request_places``.
+    """
+    for kwargs, path in _inner(payload, "", "mm_processor_kwargs", _PROCESSOR_KEYS):
+        for key, value in kwargs.items():
+            if _is_list(key, value):
+                yield key, value, f"{path}.{key}"
+
+
+def _is_list(key: str, value: Any) -> bool:
+    return key in _LIST_KEYS and isinstance(value, list)
 
 
 def _inner(

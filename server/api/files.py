@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from fastapi import APIRouter, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from server.api.documentation import FILE_RESPONSES, FILE_UPLOAD, PURPOSES
@@ -11,7 +12,7 @@ from server.api.download import FileDownload, requested_span
 from server.api.errors import JsonResponse
 from server.api.middleware import FILES_PATH, FORM_BYTES, declared_bytes
 from server.api.multipart import FormReader
-from server.api.state import files_of, owner_of, require_running, settings_of
+from server.api.state import files_of, metrics_of, owner_of, require_running, settings_of
 from server.api.validation import shown, unknown_field
 from server.engine.base import JsonObject
 from server.errors import InvalidRequest
@@ -35,14 +36,15 @@ async def upload_file(request: Request) -> Response:
     store, settings = files_of(request), settings_of(request).files
     form = FormReader(request.headers, fields=_UPLOAD_FIELDS)
     expected_bytes = max(0, declared_bytes(request.headers) - FORM_BYTES)
-    async with store.upload(owner_of(request), expected_bytes=expected_bytes) as upload:
-        await _receive(request, form, upload, settings.upload_timeout_seconds)
-        file = await store.keep(
-            upload,
-            filename=form.filename or "",
-            purpose=_purpose(form.fields),
-            expires_after_seconds=_expiry(form.fields, settings),
-        )
+    with metrics_of(request).files.upload(disconnect=ClientDisconnect):
+        async with store.upload(owner_of(request), expected_bytes=expected_bytes) as upload:
+            await _receive(request, form, upload, settings.upload_timeout_seconds)
+            file = await store.keep(
+                upload,
+                filename=form.filename or "",
+                purpose=_purpose(form.fields),
+                expires_after_seconds=_expiry(form.fields, settings),
+            )
     return JsonResponse(_file_object(file))
 
 

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
-from server.api.dialects import SIZE_PATH, SPELLINGS, Place, request_places, with_metadata
+from server.api.dialects import (
+    SIZE_PATH,
+    SPELLINGS,
+    Place,
+    request_lists,
+    request_places,
+    with_metadata,
+)
 from server.api.quantities import (
     MAX_COUNT,
     count,
@@ -74,6 +81,45 @@ class VideoHints:
 
 
 @dataclass(frozen=True, slots=True)
+class HintList:
+    """A hint for each video of a request."""
+
+    name: str
+    hints: tuple[Hint | None, ...]
+    """In the order of the videos; None leaves it open."""
+    param: str
+    """JSON path of the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHints:
+    """What was asked for on a request: for all of its videos, or for each."""
+
+    common: VideoHints
+    lists: tuple[HintList, ...]
+
+    def of(self, index: int) -> VideoHints:
+        """Returns the hints for video ``index``, counted from 0; those for all go first."""
+        found = {
+            entries.name: hint
+            for entries in self.lists
+            for hint in entries.hints[index : index + 1]
+            if hint is not None
+        }
+        return VideoHints({**found, **self.common.found})
+
+    def require_count(self, num_videos: int) -> None:
+        """Refuse lists that have not one entry for each video."""
+        for entries in self.lists:
+            if len(entries.hints) != num_videos:
+                raise InvalidRequest(
+                    f"{entries.param} has {len(entries.hints)} entries, and the request has "
+                    f"{num_videos} videos. Give one for each, null where the default is wanted.",
+                    param=entries.param,
+                )
+
+
+@dataclass(frozen=True, slots=True)
 class VideoWishes:
     """What all levels together, and the defaults, come to for one video."""
 
@@ -113,8 +159,8 @@ class HintReader:
             "video_pruning_method": self._method,
         }
 
-    def read_request(self, payload: Mapping[str, Any]) -> VideoHints:
-        """Returns the hints on a request for all of its videos.
+    def read_request(self, payload: Mapping[str, Any]) -> RequestHints:
+        """Returns the hints on a request for its videos.
 
         Raises:
             InvalidRequest: as for ``read``.
@@ -127,7 +173,21 @@ class HintReader:
                 param=SIZE_PATH,
                 code="unsupported_field",
             )
-        return self.read(places)
+        lists = tuple(self._list(*entries) for entries in request_lists(payload))
+        return RequestHints(self.read(places), lists)
+
+    def _list(self, name: str, values: Sequence[Any], param: str) -> HintList:
+        """Returns the hint of that name for each video; ``values`` has null where it is open."""
+        check = self._checks[name]
+        paths = [f"{param}[{index}]" for index in range(len(values))]
+        return HintList(
+            name,
+            tuple(
+                None if value is None else Hint(check(value, path), path)
+                for value, path in zip(values, paths, strict=True)
+            ),
+            param,
+        )
 
     def read(self, places: Sequence[Place]) -> VideoHints:
         """Returns the hints of one level, which may lie in several places; the first one wins.

@@ -1,6 +1,7 @@
 """What goes around every request, put together."""
 
 from collections.abc import Callable
+from functools import partial
 
 from starlette.middleware import Middleware
 
@@ -37,5 +38,6 @@ def middleware(
             max_upload_bytes=settings.files.max_file_bytes + FORM_BYTES,
             max_bodies_bytes=http.max_bodies_bytes,
             timeout_seconds=http.body_timeout_seconds,
+            on_large_upload=partial(metrics.files.upload_ended, "too_large"),
         ),
     ]

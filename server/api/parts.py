@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.api.dialects import HINT_FIELDS
-from server.api.hints import HintReader, VideoHints
+from server.api.hints import HintReader, RequestHints
 from server.api.sources import VIDEO_PART_TYPES, SourceFinder, dated, type_of, unsupported
 from server.api.texts import TextGate
 from server.api.validation import as_list, as_object, as_string, check_keys, wrong_type
@@ -26,7 +26,7 @@ class PartReader:
         gate: TextGate,
         sources: SourceFinder,
         hints: HintReader,
-        request_hints: VideoHints,
+        request_hints: RequestHints,
         max_videos: int,
     ) -> None:
         self._gate = gate
@@ -80,7 +80,8 @@ class PartReader:
                 param=param,
                 code="too_many_videos",
             )
-        wishes = self._hints.settle(self._hints.read(found.places).over(self._request_hints))
+        inherited = self._request_hints.of(len(self.videos))
+        wishes = self._hints.settle(self._hints.read(found.places).over(inherited))
         source, sampling = dated(found.source, wishes.sampling, found.param)
         self.videos.append(
             VideoRequest(

@@ -44,14 +44,16 @@ def parse_chat_request(
     gate = TextGate(facts.reserved_texts)
     gate.admit_json(payload.get("tools"), "tools")
     hints = HintReader(settings, facts)
+    request_hints = hints.read_request(payload)
     parts = PartReader(
         gate=gate,
         sources=SourceFinder(settings.video, owner=owner),
         hints=hints,
-        request_hints=hints.read_request(payload),
+        request_hints=request_hints,
         max_videos=settings.video.max_videos,
     )
     messages = MessageReader(gate, parts).read(payload.get("messages"))
+    request_hints.require_count(len(parts.videos))
     stream_options = options.stream_options
     return ChatRequest(
         body={"model": facts.name, "messages": messages, **options.forwarded()},

@@ -21,6 +21,7 @@ from server.errors import FilesUnavailable, InvalidRequest, Overloaded, UploadNo
 from server.files.directory import RunDirectory
 from server.files.quota import Quota
 from server.files.upload import Upload
+from server.metrics import DeletionReason, Metrics
 from server.settings import FileSettings
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class FileStore:
         self,
         settings: FileSettings,
         *,
+        metrics: Metrics | None = None,
         now: Callable[[], float] = time.time,
         sweep_seconds: float = 30.0,
     ) -> None:
@@ -62,6 +64,7 @@ class FileStore:
 
         Args:
             settings: where, how much and for how long.
+            metrics: counts what is kept and what is deleted; by default nobody reads them.
             now: the time in Unix seconds.
             sweep_seconds: how often expired files are deleted; nobody finds them even before.
         """
@@ -73,6 +76,8 @@ class FileStore:
         self._directory: RunDirectory | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._num_uploads = 0
+        self._meter = (Metrics() if metrics is None else metrics).files
+        self._meter.watch(num_files=lambda: len(self._files), num_bytes=lambda: self.num_bytes)
 
     async def start(self) -> None:
         """Make the directory and begin to delete what expires.
@@ -98,6 +103,11 @@ class FileStore:
         directory, self._directory = self._directory, None
         if directory is not None:
             await asyncio.to_thread(directory.delete)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether files can be uploaded."""
+        return self._directory is not None
 
     @property
     def num_bytes(self) -> int:
@@ -192,13 +202,13 @@ class FileStore:
 
     async def delete(self, file_id: str, owner: str) -> None:
         """Delete a file. Raises as ``get`` does."""
-        await self._forget(self.get(file_id, owner))
+        await self._forget(self.get(file_id, owner), "deleted")
 
     async def sweep(self) -> None:
         """Delete what has expired."""
         now = self._now()
         for file in [f for f in self._files.values() if f.expires_at <= now]:
-            await self._forget(file)
+            await self._forget(file, "expired")
 
     async def _sweep_for_ever(self) -> None:
         while True:
@@ -208,9 +218,10 @@ class FileStore:
             except OSError:
                 logger.exception("expired files could not be deleted")
 
-    async def _forget(self, file: StoredFile) -> None:
+    async def _forget(self, file: StoredFile, reason: DeletionReason) -> None:
         if self._files.pop(file.id, None) is None:
             return
+        self._meter.gone(reason)
         self._quota.give_back(file.owner, file.num_bytes)
         with suppress(FileNotFoundError):
             await asyncio.to_thread(os.unlink, file.path)

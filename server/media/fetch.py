@@ -21,7 +21,7 @@ import httpcore
 from server.errors import InvalidRequest, VideoUnreachable
 from server.media.addresses import is_public_address
 from server.media.downloads import DownloadCache
-from server.media.hosts import HostList
+from server.media.hosts import HostList, HostSlots
 from server.media.memoryfile import MemoryFile, in_memory
 from server.media.sizelimit import SizeLimit
 from server.settings import VideoSettings
@@ -33,7 +33,8 @@ _MAX_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_ADDRESSES_TRIED = 4
 _CONNECT_SECONDS = 5.0
-_MAX_LOOKUPS = 16
+# Threads are cheap, and names that take long must not keep others from finding their hosts.
+_MAX_LOOKUPS = 64
 _PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
 _HEADERS = [
@@ -189,6 +190,7 @@ class Fetcher:
             network=httpcore.AnyIOBackend() if network is None else network,
         )
         self._timeout_seconds = settings.fetch_timeout_seconds
+        self._slots = HostSlots(settings.max_downloads_per_host)
 
     async def fetch(self, url: str, limit: SizeLimit, *, param: str) -> MemoryFile:
         """Returns the body that ``url`` leads to.
@@ -217,7 +219,8 @@ class Fetcher:
 
     async def _follow(self, target: _Target, limit: SizeLimit) -> MemoryFile:
         for _ in range(_MAX_REDIRECTS + 1):
-            found = await self._get(target, limit.max_bytes)
+            async with self._slots.slot(target.host):
+                found = await self._get(target, limit.max_bytes)
             if isinstance(found, MemoryFile):
                 return found
             target = target.redirected(found, self._rules)

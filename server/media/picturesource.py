@@ -1,4 +1,4 @@
-"""Decodes a list of pictures as the frames of a video. Runs inside a decoder process."""
+"""Opens whatever a source holds; decodes lists of pictures. Runs inside a decoder process."""
 
 from contextlib import ExitStack
 from types import TracebackType
@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.formats import container_name
+from server.media.bitstreams import is_animated_webp
 from server.media.clip import FramePlan, VideoFacts
 from server.media.decode import VideoSource
 from server.media.faults import LIST_PICTURES, DecodeLimits, video_fault
+from server.media.movingwebp import MovingWebpSource
 from server.media.picturelist import PictureList, unpack_pictures
 from server.media.sourcefile import SourceFile
 
@@ -90,7 +92,9 @@ class PictureListSource:
         return source, facts
 
 
-def open_source(data: memoryview, limits: DecodeLimits) -> VideoSource | PictureListSource:
+def open_source(
+    data: memoryview, limits: DecodeLimits
+) -> VideoSource | PictureListSource | MovingWebpSource:
     """Returns what ``data`` holds, ready to be probed.
 
     Raises:
@@ -100,6 +104,8 @@ def open_source(data: memoryview, limits: DecodeLimits) -> VideoSource | Picture
         pictures = unpack_pictures(data)
     except ValueError as error:
         raise video_fault("invalid_video", limits) from error
-    if pictures is None:
-        return VideoSource(SourceFile(data), limits)
-    return PictureListSource(pictures, limits)
+    if pictures is not None:
+        return PictureListSource(pictures, limits)
+    if bytes(data[:4]) == b"RIFF" and is_animated_webp(data):
+        return MovingWebpSource(data, limits)
+    return VideoSource(SourceFile(data), limits)

@@ -91,6 +91,8 @@ class VideoSettings(Group):
     """Directory below which file: URLs are read; without it they are refused. Absolute."""
     fetch_timeout_seconds: float = Field(default=30.0, gt=0)
     """Total time to retrieve one URL, redirects included."""
+    max_downloads_per_host: int = Field(default=16, ge=1)
+    """Downloads from one host at once. Others wait, as long as the time for their URL lasts."""
     decode_timeout_seconds: float = Field(default=60.0, gt=0)
     """Wall clock for one video in its decoder process, which is killed after it."""
     decode_memory_bytes: int = Field(default=2_000_000_000, ge=100_000_000)

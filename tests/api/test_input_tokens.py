@@ -19,10 +19,17 @@ async def costs(http, body):
     answered = await http.post(CHAT, json=body)
     assert answered.status_code == 200, answered.text
     foretold, answer = counted.json(), answered.json()
+    # Known only where frames are decoded.
+    told = [video.pop("frames_replaced") for video in (*foretold["videos"], *videos_of(answer))]
+    assert told == [None] * len(foretold["videos"]) + [0] * len(videos_of(answer))
     return (
         (foretold["input_tokens"], foretold["videos"]),
-        (answer["usage"]["prompt_tokens"], answer["metrics"]["videos"]),
+        (answer["usage"]["prompt_tokens"], videos_of(answer)),
     )
+
+
+def videos_of(answer):
+    return answer["metrics"]["videos"]
 
 
 def two_videos(body):

@@ -33,14 +33,15 @@ _RECIPES = {
 def originals() -> dict[str, bytes]:
     """Returns a file of each kind, by its name."""
     files = {name: recipe.encode() for name, recipe in _RECIPES.items()}
-    files["gif"] = _gif()
+    files["gif"] = _animation("GIF")
+    files["webp"] = _animation("WEBP")
     pngs = [encoded_counter(number, width=128, height=64, codec="png") for number in range(4)]
     files["png-list"] = pack_pictures(PictureList(pngs, 2.0))
     return files
 
 
-def _gif() -> bytes:
+def _animation(kind: str) -> bytes:
     buffer = io.BytesIO()
     first, *others = [Image.fromarray(counter_picture(number, 128, 64)) for number in range(8)]
-    first.save(buffer, "GIF", save_all=True, append_images=others, duration=100)
+    first.save(buffer, kind, save_all=True, append_images=others, duration=100)
     return buffer.getvalue()

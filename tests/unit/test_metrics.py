@@ -4,13 +4,22 @@ from typing import get_args
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from server.errors import InvalidVideo, Overloaded, RequestTooLarge, VideoUnreachable
+from server.errors import (
+    FileQuotaExceeded,
+    FilesUnavailable,
+    InvalidVideo,
+    Overloaded,
+    RequestTooLarge,
+    StorageFull,
+    VideoUnreachable,
+)
 from server.metrics import (
     CacheName,
     CacheOutcome,
     Metrics,
     Outcome,
     PruningBucket,
+    UploadOutcome,
     pruning_bucket,
 )
 
@@ -130,16 +139,19 @@ def test_decode_is_in_flight_while_it_runs(metrics: Metrics, registry: Collector
 def test_video_tokens_are_counted_before_and_after(
     metrics: Metrics, registry: CollectorRegistry
 ) -> None:
-    metrics.observe_video(num_frames=16, tokens_before=512, tokens_after=128)
+    metrics.observe_video(num_frames=16, num_frames_replaced=3, tokens_before=512, tokens_after=128)
 
     assert value(registry, "videochat_video_tokens_before_total") == 512
     assert value(registry, "videochat_video_tokens_after_total") == 128
     assert value(registry, "videochat_video_frames_count") == 1
+    assert value(registry, "videochat_video_frames_replaced_total") == 3
 
 
 def test_two_servers_count_apart() -> None:
     first, second = CollectorRegistry(), CollectorRegistry()
-    Metrics(first).observe_video(num_frames=1, tokens_before=1, tokens_after=1)
+    Metrics(first).observe_video(
+        num_frames=1, num_frames_replaced=0, tokens_before=1, tokens_after=1
+    )
     Metrics(second)
 
     assert value(first, "videochat_video_frames_count") == 1
@@ -153,6 +165,31 @@ def test_every_name_is_ours_and_every_outcome_starts_at_zero(
     text = generate_latest(registry).decode()
     for outcome in get_args(Outcome):
         assert f'videochat_requests_total{{outcome="{outcome}"}} 0.0' in text
+    for outcome in get_args(UploadOutcome):
+        assert f'videochat_file_uploads_total{{outcome="{outcome}"}} 0.0' in text
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (RequestTooLarge("x"), "too_large"),
+        (FileQuotaExceeded("x"), "over_quota"),
+        (StorageFull("x"), "storage_full"),
+        (FilesUnavailable(), "invalid"),
+        (Overloaded("x"), "overloaded"),
+        (OSError(), "internal_error"),
+        (ConnectionError(), "cancelled"),
+        (asyncio.CancelledError(), "cancelled"),
+    ],
+)
+def test_upload_is_counted_by_how_it_ends(
+    metrics: Metrics, registry: CollectorRegistry, error: BaseException, outcome: str
+) -> None:
+    with pytest.raises(type(error)), metrics.files.upload(disconnect=ConnectionError):
+        raise error
+
+    assert value(registry, "videochat_file_uploads_total", outcome=outcome) == 1
+    assert value(registry, "videochat_file_uploads_total", outcome="success") == 0
 
 
 def test_caches_are_counted_apart_and_start_at_zero(

@@ -172,7 +172,7 @@ def build_app(
     app.state.settings = settings
     app.state.engine = engine or StubEngine()
     app.state.pipeline = pipeline
-    app.state.files = files or FileStore(settings.files)
+    app.state.files = files or FileStore(settings.files, metrics=metrics)
     app.state.metrics = metrics
     for router in ROUTERS:
         app.include_router(router)
@@ -216,8 +216,8 @@ def counted(app: FastAPI, name: str, **labels: str) -> float:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Returns when ``condition`` holds; fails after five seconds."""
-    async with asyncio.timeout(5):
+    """Returns when ``condition`` holds; fails after half a minute, as machines may be busy."""
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # a metric has no event
             await asyncio.sleep(0.01)
 

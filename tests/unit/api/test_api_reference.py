@@ -9,7 +9,14 @@ from prometheus_client import CollectorRegistry
 
 from server.api.fields import KNOWN_FIELDS
 from server.media.faults import VIDEO_FAULTS
-from server.metrics import Metrics, Outcome, PruningBucket, VideoOutcome
+from server.metrics import (
+    DeletionReason,
+    Metrics,
+    Outcome,
+    PruningBucket,
+    UploadOutcome,
+    VideoOutcome,
+)
 from server.timing import STAGES
 from tests.unit.api.stubs import StubEngine, StubPipeline, build_app, client_of
 
@@ -32,6 +39,7 @@ def codes_in_the_source() -> set[str]:
         | codes_in_the_source()
         | set(VIDEO_FAULTS)
         | set(get_args(Outcome) + get_args(VideoOutcome) + get_args(PruningBucket) + STAGES)
+        | set(get_args(UploadOutcome) + get_args(DeletionReason))
     ),
 )
 def test_name_is_in_the_reference(name: str) -> None:

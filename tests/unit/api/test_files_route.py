@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import openai
@@ -14,6 +14,7 @@ import pytest
 
 from server.conversation import UploadSource
 from server.files.store import FileStore
+from server.metrics import Metrics, UploadOutcome
 from server.settings import FileSettings, HttpSettings, Settings
 from tests.unit.api.stubs import StubPipeline, build_app, serving, until
 
@@ -31,15 +32,17 @@ async def start(tmp_path: Path, pipeline: StubPipeline) -> AsyncIterator[Callabl
     """Returns a function that serves an application with the settings given."""
     async with AsyncExitStack() as running:
 
-        async def run(*, keys: tuple[str, ...] = (), **files: Any) -> str:
+        async def run(
+            *, keys: tuple[str, ...] = (), metrics: Metrics | None = None, **files: Any
+        ) -> str:
             settings = Settings(
                 http=HttpSettings.model_validate({"api_keys": list(keys)}),
                 files=FileSettings(**{"directory": str(tmp_path), **files}),
             )
-            store = FileStore(settings.files)
+            store = FileStore(settings.files, metrics=metrics)
             await store.start()
             running.push_async_callback(store.stop)
-            app = build_app(pipeline, settings=settings, files=store)
+            app = build_app(pipeline, settings=settings, files=store, metrics=metrics)
             return await running.enter_async_context(serving(app))
 
         yield run
@@ -432,3 +435,66 @@ async def test_a_chat_names_a_file_as_its_sender(
     mine, yours = ([video.source for video in asked.videos] for asked in pipeline.requests)
     assert [type(source) for source in mine] == [UploadSource] * 3
     assert len({*mine, *yours}) == 2
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def uploads(metrics: Metrics) -> dict[str, float | None]:
+    """Returns how many uploads ended in which way, but for ways in which none did."""
+    name = "videochat_file_uploads_total"
+    counts = {kind: sample(metrics, name, outcome=kind) for kind in get_args(UploadOutcome)}
+    return {kind: count for kind, count in counts.items() if count}
+
+
+async def test_uploads_are_counted_by_how_they_end(start: Callable[..., Any]) -> None:
+    metrics = Metrics()
+    limits = {"max_file_bytes": 1000, "max_owner_bytes": 1500, "max_total_bytes": 2200}
+    url = await start(metrics=metrics, keys=(ME, YOU), **limits)
+    async with httpx.AsyncClient(base_url=url) as http:
+
+        async def send(num_bytes: int, key: str = ME, **form: str) -> None:
+            headers = {"authorization": f"Bearer {key}"}
+            sent = {"file": ("a", bytes(num_bytes))}
+            await http.post(FILES, data={**FORM, **form}, files=sent, headers=headers)
+
+        await send(1000)
+        await send(1001)
+        await send(501)
+        await send(1_000_000)  # refused unread
+        await send(1000, YOU)
+        await send(201, YOU)
+        await send(1, purpose="other")
+        await send(0)
+    assert uploads(metrics) == {
+        "success": 2,
+        "too_large": 2,
+        "over_quota": 1,
+        "storage_full": 1,
+        "invalid": 2,
+    }
+    assert sample(metrics, "videochat_files") == 2
+    assert sample(metrics, "videochat_files_bytes") == 2000
+
+
+async def test_an_upload_given_up_and_one_too_many_are_counted(start: Callable[..., Any]) -> None:
+    metrics = Metrics()
+    url = await start(metrics=metrics, max_concurrent_uploads=1)
+    host, port = url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        f"POST {FILES} HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+        "Content-Length: 5000000\r\n\r\n"
+        '--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'.encode()
+    )
+    writer.write(bytes(10_000))
+    await until(lambda: (sample(metrics, "videochat_files_bytes") or 0) > 9000)
+    async with httpx.AsyncClient(base_url=url) as http:
+        refused = await http.post(FILES, data=FORM, files={"file": ("a", b"x")})
+    assert refused.status_code == 503
+    writer.transport.abort()
+    await until(lambda: "cancelled" in uploads(metrics))
+    assert uploads(metrics) == {"overloaded": 1, "cancelled": 1}
+    assert sample(metrics, "videochat_files") == 0
+    assert sample(metrics, "videochat_files_bytes") == 0

@@ -1,10 +1,13 @@
 """Models, health, version and metrics."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client import REGISTRY
 
 from server.errors import EngineUnavailable
-from server.settings import PruningSettings, Settings, VideoSettings
+from server.files.store import FileStore
+from server.settings import FileSettings, PruningSettings, Settings, VideoSettings
 from tests.unit.api.stubs import StubEngine, StubPipeline, build_app, client_of, model_facts
 
 
@@ -29,6 +32,67 @@ async def test_models_tell_what_can_be_asked(pipeline: StubPipeline) -> None:
     assert one["video"]["max_pruning_rate"] == 0.9
     assert one["video"]["pruning_methods"] == ["evs", "vidcom2"]
     assert one["video"]["default_pruning_method"] == "evs"
+
+
+@pytest.mark.anyio
+async def test_models_tell_what_is_accepted_as_a_video(
+    pipeline: StubPipeline, tmp_path: Path
+) -> None:
+    settings = Settings(
+        video=VideoSettings(
+            containers=("mp4", "matroska"),
+            codecs=("h264",),
+            default_fps=1.5,
+            max_fps=12.0,
+            min_frames=2,
+            max_frames=64,
+            max_video_bytes=1234,
+            max_source_frames=777,
+            max_model_pixels_per_frame=50_000,
+            allow_urls=False,
+            local_directory="/srv/videos",
+        ),
+        files=FileSettings(directory=str(tmp_path), max_file_bytes=999),
+    )
+    files = FileStore(settings.files)
+    async with client_of(build_app(pipeline, settings=settings, files=files)) as client:
+        before = (await client.get("/v1/models/tiny")).json()["video"]
+        await files.start()
+        video = (await client.get("/v1/models/tiny")).json()["video"]
+        await files.stop()
+
+    assert (before["uploads"], before["max_upload_bytes"]) == (False, None)
+    expected = {
+        "default_fps": 1.5,
+        "max_fps": 12.0,
+        "min_frames": 2,
+        "max_frames": 64,
+        "frame_alignments": ["exact", "keyframe"],
+        "max_model_pixels_per_frame": 50_000,
+        "max_model_pixels_per_video": None,
+        "max_videos": 4,
+        "max_video_bytes": 1234,
+        "max_source_frames": 777,
+        "max_pixels_per_frame": 16_777_216,
+        "max_list_frames": 1024,
+        "max_picture_bytes": 20_000_000,
+        "containers": ["mp4", "matroska"],
+        "codecs": ["h264"],
+        "urls": False,
+        "file_urls": True,
+        "uploads": True,
+        "max_upload_bytes": 999,
+    }
+    assert {name: video[name] for name in expected} == expected
+    assert {name for name in video if "prun" not in name} == set(expected)
+
+
+@pytest.mark.anyio
+async def test_the_reference_names_all_that_models_tell(pipeline: StubPipeline) -> None:
+    reference = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+    async with client_of(build_app(pipeline)) as client:
+        video = (await client.get("/v1/models/tiny")).json()["video"]
+    assert [name for name in video if f'"{name}":' not in reference] == []
 
 
 @pytest.mark.anyio

@@ -913,6 +913,70 @@ def test_pruning_may_be_asked_for_in_vllms_field() -> None:
     assert (found.pruning_rate, found.pruning_method) == (0.5, "vidcom2")
 
 
+LISTS: list[tuple[dict[str, Any], list[tuple[float, str]]]] = [
+    ({"video_pruning_rate": [0.5, 0.75, 0]}, [(0.5, "evs"), (0.75, "evs"), (0.0, "evs")]),
+    ({"video_pruning_rate": [None, 0.75, None]}, [(0.25, "evs"), (0.75, "evs"), (0.25, "evs")]),
+    (
+        {"video_pruning_rate": 0.5, "video_pruning_method": ["vidcom2", None, "evs"]},
+        [(0.5, "vidcom2"), (0.5, "evs"), (0.5, "evs")],
+    ),
+    (
+        {"video_pruning_rate": [0, 0.1, 0.2], "video_pruning_method": ["evs", "vidcom2", None]},
+        [(0.0, "evs"), (0.1, "vidcom2"), (0.2, "evs")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "expected"), LISTS, ids=range(len(LISTS)))
+def test_vllms_field_may_have_an_entry_for_each_video(
+    kwargs: dict[str, Any], expected: list[tuple[float, str]]
+) -> None:
+    settings = Settings(pruning=PruningSettings(default_rate=0.25))
+    one, two = {"role": "user", "content": [VIDEO]}, {"role": "user", "content": [VIDEO, VIDEO]}
+    payload = {"messages": [one, two], "mm_processor_kwargs": kwargs}
+    found = parsed(payload, settings=settings).videos
+    assert [(video.pruning_rate, video.pruning_method) for video in found] == expected
+
+
+def test_a_list_gives_way_to_the_part_and_to_the_request() -> None:
+    kwargs = {"video_pruning_rate": [0.1, 0.2]}
+    parts = (video({"video_pruning_rate": 0.9}), VIDEO)
+    rates = [v.pruning_rate for v in parsed(chat(*parts, mm_processor_kwargs=kwargs)).videos]
+    assert rates == [0.9, 0.2]
+    both = chat(*parts, mm_processor_kwargs=kwargs, video_pruning_rate=0.5)
+    assert [v.pruning_rate for v in parsed(both).videos] == [0.9, 0.5]
+
+
+@pytest.mark.parametrize("field", ["video_pruning_rate", "video_pruning_method"])
+@pytest.mark.parametrize(("num_entries", "num_videos"), [(0, 1), (1, 2), (3, 2), (1, 0), (1000, 4)])
+def test_a_list_has_as_many_entries_as_there_are_videos(
+    field: str, num_entries: int, num_videos: int
+) -> None:
+    kwargs = {field: [None] * num_entries}
+    payload = chat(*[VIDEO] * num_videos, ASK, mm_processor_kwargs=kwargs)
+    error = refused(payload)
+    assert (error.param, error.code) == (f"mm_processor_kwargs.{field}", "invalid_value")
+    assert f"has {num_entries} entries" in str(error)
+    assert f"has {num_videos} videos" in str(error)
+    assert parsed(chat(*[VIDEO] * 4, mm_processor_kwargs={field: [None] * 4})).videos
+
+
+@pytest.mark.parametrize("rate", [1, -0.1, "0.5", True, [0.5], {}])
+def test_a_wrong_entry_of_a_list_is_named(rate: Any) -> None:
+    error = refused(chat(VIDEO, VIDEO, mm_processor_kwargs={"video_pruning_rate": [0.5, rate]}))
+    assert error.param == "mm_processor_kwargs.video_pruning_rate[1]"
+    assert "at least 0 and below 1" in str(error)
+
+
+def test_a_rate_in_a_list_is_held_to_what_server_and_model_allow() -> None:
+    payload = chat(VIDEO, mm_processor_kwargs={"video_pruning_rate": [0.9]})
+    settings = Settings(pruning=PruningSettings(max_rate=0.8))
+    assert refused(payload, settings=settings).param == "mm_processor_kwargs.video_pruning_rate[0]"
+    assert refused(payload, methods=()).code == "pruning_unsupported"
+    harmless = chat(VIDEO, mm_processor_kwargs={"video_pruning_rate": [0]})
+    assert parsed(harmless, methods=()).videos[0].pruning_rate == 0
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -17,6 +17,7 @@ from server.errors import (
     UploadNotFound,
 )
 from server.files.store import FileStore
+from server.metrics import Metrics
 from server.settings import FileSettings
 
 BODY = b"video" * 1000
@@ -39,9 +40,9 @@ def clock():
 async def make_store(tmp_path, clock):
     stores = []
 
-    async def make(*, sweep_seconds=30.0, **settings):
+    async def make(*, sweep_seconds=30.0, metrics=None, **settings):
         chosen = FileSettings(directory=str(tmp_path), **settings)
-        store = FileStore(chosen, now=clock, sweep_seconds=sweep_seconds)
+        store = FileStore(chosen, metrics=metrics, now=clock, sweep_seconds=sweep_seconds)
         await store.start()
         stores.append(store)
         return store
@@ -151,6 +152,27 @@ async def test_an_expired_file_is_gone_at_its_second_and_its_bytes_when_swept(
     await store.sweep()
     assert len(on_disk(tmp_path)) == 1
     assert store.num_bytes == len(BODY)
+
+
+@pytest.mark.anyio
+async def test_what_is_kept_and_what_is_gone_is_told(make_store, clock):
+    metrics = Metrics()
+    sample = metrics.registry.get_sample_value
+    store = await make_store(metrics=metrics, default_expiry_seconds=100)
+    first, *_ = [await uploaded(store) for _ in range(3)]
+    assert sample("videochat_files") == 3
+    assert sample("videochat_files_bytes") == 3 * len(BODY)
+    await store.delete(first.id, "me")
+    with pytest.raises(UploadNotFound):
+        await store.delete(first.id, "me")
+    clock.seconds += 101
+    assert sample("videochat_files") == 2
+    await store.sweep()
+    await store.sweep()
+    gone = "videochat_file_deletions_total"
+    assert sample(gone, {"reason": "deleted"}) == 1
+    assert sample(gone, {"reason": "expired"}) == 2
+    assert (sample("videochat_files"), sample("videochat_files_bytes")) == (0, 0)
 
 
 @pytest.mark.anyio

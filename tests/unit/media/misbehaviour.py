@@ -43,6 +43,12 @@ def _hang(job: DecodeJob) -> None:
         time.sleep(1)
 
 
+def _hang_with_a_plan(job: DecodeJob) -> None:
+    job.channel.sendall(messages.pack("facts", messages.facts_to_bytes(FACTS)))
+    job.channel.recv(1)
+    _hang(job)
+
+
 def _end_silently(job: DecodeJob) -> None:
     pass
 
@@ -97,6 +103,7 @@ def _report_unknown_fault(job: DecodeJob) -> None:
 DEEDS = {
     b"crash": _crash,
     b"hang": _hang,
+    b"hang with a plan": _hang_with_a_plan,
     b"end silently": _end_silently,
     b"half a message": _send_half_a_message,
     b"garbage": _send_garbage,

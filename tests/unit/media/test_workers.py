@@ -176,7 +176,7 @@ async def test_waiting_does_not_block_the_event_loop(make_pool, fork_host, sourc
     waiting = asyncio.create_task(_decode(pool, misbehaving("hang")))
     while not children_of(fork_host):  # noqa: ASYNC110  # a process has no event
         await asyncio.sleep(0.01)
-    assert (await _decode(pool, source)).any()
+    assert (await _decode(pool, MemoryFile.of(source))).any()
     assert not waiting.done()
     waiting.cancel()
     await asyncio.wait([waiting])
@@ -203,35 +203,35 @@ async def test_nothing_leaks_over_many_decodes(make_pool, source):
 async def test_a_video_too_many_is_turned_away(make_pool, source):
     pool = make_pool(max_concurrent_decodes=1, max_queued_decodes=1)
     async with pool.open(MemoryFile.of(source)):
-        waiting = asyncio.create_task(_probe(pool, source))
+        waiting = asyncio.create_task(_probe(pool, MemoryFile.of(source)))
         await asyncio.sleep(0.05)
         with pytest.raises(Overloaded):
-            await _probe(pool, source)
+            await _probe(pool, MemoryFile.of(source))
         assert not waiting.done()
     assert (await waiting).num_frames == 30
-    assert (await _probe(pool, source)).num_frames == 30
+    assert (await _probe(pool, MemoryFile.of(source))).num_frames == 30
 
 
 async def test_a_cancelled_video_does_not_keep_its_place_in_the_queue(make_pool, source):
     pool = make_pool(max_concurrent_decodes=1, max_queued_decodes=1)
     async with pool.open(MemoryFile.of(source)):
-        waiting = asyncio.create_task(_probe(pool, source))
+        waiting = asyncio.create_task(_probe(pool, MemoryFile.of(source)))
         await asyncio.sleep(0.05)
         waiting.cancel()
         await asyncio.wait([waiting])
-        second = asyncio.create_task(_probe(pool, source))
+        second = asyncio.create_task(_probe(pool, MemoryFile.of(source)))
         await asyncio.sleep(0.05)
         assert not second.done()
     assert (await second).num_frames == 30
 
 
 async def _probe(pool, source):
-    async with pool.open(MemoryFile.of(source)) as video:
+    async with pool.open(source) as video:
         return await video.probe()
 
 
 async def _decode(pool, source):
-    async with pool.open(MemoryFile.of(source)) as video:
+    async with pool.open(source) as video:
         await video.probe()
         return (await video.decode(FramePlan((0,), 112, 112))).view()
 
@@ -245,7 +245,7 @@ async def test_memory_is_bounded(make_pool):
         container.mux(stream.encode(av.VideoFrame(4096, 4096, "yuvj444p")))
         container.mux(stream.encode())
     with pytest.raises(InvalidVideo) as caught:
-        await _decode(make_pool(decode_memory_bytes=100_000_000), buffer.getvalue())
+        await _decode(make_pool(decode_memory_bytes=100_000_000), MemoryFile.of(buffer.getvalue()))
     assert caught.value.code == "video_too_complex"
 
 
@@ -288,9 +288,9 @@ def _environment(pid):
 async def test_a_pool_of_its_own_starts_works_and_stops(source):
     pool = DecoderPool(VideoSettings())
     with pytest.raises(InternalFault):
-        await _probe(pool, source)
+        await _probe(pool, MemoryFile.of(source))
     await pool.start()
-    assert (await _probe(pool, source)).num_frames == 30
+    assert (await _probe(pool, MemoryFile.of(source))).num_frames == 30
     host_pid = pool._host.pid
     await pool.stop()
     assert not _exists(host_pid)
@@ -315,7 +315,7 @@ async def test_a_host_that_hangs_is_an_overload():
     await pool.start()
     os.kill(host.pid, signal.SIGSTOP)
     with pytest.raises(Overloaded):
-        await _probe(pool, b"video")
+        await _probe(pool, MemoryFile.of(b"video"))
     os.kill(host.pid, signal.SIGCONT)
     await pool.stop()
 
