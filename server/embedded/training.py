@@ -1,0 +1,207 @@
+"""One step of training: losses of a batch, optimisers, and what is kept to go on later.
+
+Language loss alone leaves shapes and directions on a plateau for tens of thousands of clips. So
+linear heads on the vision tokens are asked for the object under each of them; they are dropped
+afterwards.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from server.embedded import passes, views
+from server.embedded.architecture import HIDDEN_SIZE
+from server.embedded.batches import Batch
+from server.embedded.muon import Muon
+from server.embedded.views import LABELS, NO_LABEL
+
+HEADS_WEIGHT = 1.5
+_HEAD_WEIGHTS = {"colour": 1.0, "shape": 2.0, "direction": 1.0}
+"""Shapes come last."""
+_COOLDOWN = 0.3
+"""Part of the steps over which the learning rate goes down."""
+_NOTHING_WEIGHT = 0.15
+"""Of tokens without an object, which are most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Learning rates at their highest."""
+
+    matrices: float = 3e-3
+    """Of Muon, for the hidden layers' matrices; scaled so that AdamW's would be alike."""
+    rest: float = 1.5e-3
+    """Of AdamW, for embeddings, output layer, heads, norms and biases."""
+
+
+class Heads(nn.Module):
+    """What the vision tokens are asked for during training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(HIDDEN_SIZE, sum(map(len, LABELS.values())))
+
+    def loss(
+        self, merged: torch.Tensor, labels: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Returns the sum of the heads' losses, and how often each is right about objects."""
+        logits = self.linear(merged).split([len(names) for names in LABELS.values()], dim=-1)
+        total, right = merged.new_zeros(()), {}
+        for scores, head in zip(logits, LABELS, strict=True):
+            target = labels[head].flatten()
+            weights = torch.ones(scores.shape[-1])
+            weights[0] = _NOTHING_WEIGHT
+            flat = scores.flatten(0, 1)
+            total = total + _HEAD_WEIGHTS[head] * functional.cross_entropy(
+                flat, target, weight=weights, ignore_index=NO_LABEL
+            )
+            is_object = target > 0
+            hits = flat[is_object].argmax(dim=-1) == target[is_object]
+            right[head] = float(hits.float().mean()) if len(hits) else 1.0
+        return total, right
+
+
+def losses(model: Any, heads: Heads, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+    """Returns the loss of a batch, and figures to show."""
+    tokens = passes.video_tokens(model, views.normalised(batch.patches), batch.grid)
+    heads_loss, figures = heads.loss(tokens.merged, batch.token_labels)
+    states = turn_states(model, batch, tokens)
+    answered = batch.labels != NO_LABEL
+    logits = model.lm_head(states[answered])
+    target = batch.labels[answered]
+    wrong = functional.cross_entropy(logits, target, reduction="sum")
+    num_answers = int((target == model.generation_config.eos_token_id).sum())
+    language_loss = wrong / num_answers
+    figures["answers"] = _right_answers(logits.argmax(-1) == target, batch)
+    figures["language"] = float(language_loss.detach())
+    figures["heads"] = float(heads_loss.detach())
+    return language_loss + HEADS_WEIGHT * heads_loss, figures
+
+
+def turn_states(model: Any, batch: Batch, tokens: passes.VideoTokens) -> torch.Tensor:
+    """Returns the last hidden states of the turns, shape (clips, M, hidden)."""
+    clips, num_turn_tokens = batch.turn_ids.shape
+    embed = model.model.language_model.embed_tokens
+    places = _kept_places(batch, tokens)
+    opening = embed(batch.opening_ids)
+    opening[:, batch.is_video] = tokens.merged
+    rows = torch.arange(clips)[:, None]
+    embeddings = torch.cat([opening[rows, places], embed(batch.turn_ids)], dim=1)
+    deepstack = []
+    for level in tokens.deepstack:
+        whole = torch.zeros_like(opening)
+        whole[:, batch.is_video] = level
+        deepstack.append(functional.pad(whole[rows, places], (0, 0, 0, num_turn_tokens)))
+    extent = int(batch.opening_positions.max()) + 1
+    positions = torch.cat(
+        [
+            batch.opening_positions[places],
+            (batch.offsets + extent)[..., None].expand(-1, -1, 3),
+        ],
+        dim=1,
+    ).permute(2, 0, 1)
+    mask = _mask(batch.question, places.shape[1])
+    states = passes.answer_states(model, embeddings, positions, mask, tuple(deepstack))
+    return states[:, places.shape[1] :]
+
+
+def _kept_places(batch: Batch, tokens: passes.VideoTokens) -> torch.Tensor:
+    """Returns which places of the opening survive pruning, shape (clips, kept), ascending."""
+    video_places = batch.is_video.nonzero().flatten()
+    text_places = (~batch.is_video).nonzero().flatten()
+    kept = passes.kept_tokens(tokens, num_grids=batch.grid[0], rate=batch.rate)
+    places = torch.cat([video_places[kept], text_places.expand(len(kept), -1)], dim=1)
+    return places.sort(dim=1).values
+
+
+def _mask(question: torch.Tensor, num_opening_tokens: int) -> torch.Tensor:
+    """Returns who sees whom: all the opening, no question another one, nobody what follows."""
+    owner = functional.pad(question, (num_opening_tokens, 0))
+    length = owner.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    related = (owner[:, :, None] == owner[:, None, :]) | (torch.arange(length) < num_opening_tokens)
+    return (causal & related)[:, None]
+
+
+def _right_answers(hits: torch.Tensor, batch: Batch) -> float:
+    """Returns the part of answers in which every token would have been chosen."""
+    ends = batch.labels[batch.labels != NO_LABEL] == batch.labels.max()
+    answer = torch.cat([torch.zeros(1, dtype=torch.long), ends.long().cumsum(0)[:-1]])
+    misses = torch.zeros(int(answer[-1]) + 1).index_add_(0, answer, (~hits).float())
+    return float((misses == 0).float().mean())
+
+
+def share_gradients(parameters: Iterable[Any]) -> None:
+    """Replace each gradient by its mean over all processes."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    together = torch.cat([gradient.flatten() for gradient in gradients])
+    torch.distributed.all_reduce(together)
+    together /= torch.distributed.get_world_size()
+    parts = together.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+class Optimisers:
+    """Muon for the matrices of hidden layers, AdamW for all else, with one schedule."""
+
+    def __init__(self, model: Any, heads: Heads, *, rates: Rates, steps: int, warmup: int) -> None:
+        matrices: list[Any] = []
+        rest: list[Any] = []
+        for name, parameter in model.named_parameters():
+            is_matrix = parameter.ndim >= 2 and "embed_tokens" not in name
+            is_table = "pos_embed" in name or "lm_head" in name
+            (matrices if is_matrix and not is_table else rest).append(parameter)
+        self._both = [
+            Muon(matrices, lr=rates.matrices, weight_decay=0.02),
+            torch.optim.AdamW(
+                [*rest, *heads.parameters()],
+                lr=rates.rest,
+                betas=(0.9, 0.98),
+                weight_decay=0.0,
+            ),
+        ]
+        self._highest = (rates.matrices, rates.rest)
+        self._parameters = [*matrices, *rest, *heads.parameters()]
+        self._steps, self._warmup = steps, warmup
+
+    def step(self, number: int) -> None:
+        """Change the parameters by their gradients, and forget those."""
+        nn.utils.clip_grad_norm_(self._parameters, 2.0)
+        scale = schedule(number, steps=self._steps, warmup=self._warmup)
+        for optimiser, highest in zip(self._both, self._highest, strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = highest * scale
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    def state(self) -> list[Any]:
+        """Returns what ``load`` takes."""
+        return [optimiser.state_dict() for optimiser in self._both]
+
+    def load(self, state: list[Any]) -> None:
+        """Go on from a state."""
+        for optimiser, part in zip(self._both, state, strict=True):
+            optimiser.load_state_dict(part)
+
+
+def schedule(number: int, *, steps: int, warmup: int) -> float:
+    """Returns the part of the highest learning rate at a step.
+
+    Up in a line, level, and down in a line over the last part, so that a training that goes well
+    can be made longer before it goes down.
+    """
+    left = (steps - number) / (steps * _COOLDOWN)
+    return min(1.0, (number + 1) / warmup, max(0.01, left))
+
+
+def save_state(path: Path, **state: Any) -> None:
+    """Write what a training needs to go on, whole or not at all."""
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    partial.replace(path)
