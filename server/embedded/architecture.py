@@ -6,6 +6,9 @@ from typing import Any
 
 from server.embedded.vocabulary import CHAT_TEMPLATE, SPECIAL_TOKENS, build_tokenizer
 
+WEIGHTS = Path(__file__).parent / "weights"
+"""The trained checkpoint that comes with the package."""
+
 PATCH_PIXELS = 14
 MERGED_PATCHES = 2
 FRAMES_PER_GRID = 2

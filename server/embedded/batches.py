@@ -39,6 +39,8 @@ class Batch:
     """At which the video tokens are to be pruned."""
     token_labels: dict[str, torch.Tensor]
     """By head, shape (clips, tokens)."""
+    change_labels: dict[str, torch.Tensor]
+    """The same for the language model's heads."""
     opening_ids: torch.Tensor
     """Shape (clips, N)."""
     is_video: torch.Tensor
@@ -119,10 +121,8 @@ class BatchMaker:
             patches=torch.from_numpy(np.stack([_drawn(rng, view) for view in seen])),
             grid=(seen[0].num_grids, height // PATCH_PIXELS, width // PATCH_PIXELS),
             rate=rate,
-            token_labels={
-                head: torch.from_numpy(np.stack([label[head] for label in labels]))
-                for head in views.LABELS
-            },
+            token_labels=_stacked([seen_labels for seen_labels, _ in labels]),
+            change_labels=_stacked([change_labels for _, change_labels in labels]),
             **_opening_tensors(openings),
             **_turn_tensors(turns),
         )
@@ -171,6 +171,12 @@ def _weights(asked: list[Question]) -> NDArray[np.float64]:
     numbers = {kind: sum(q.kind == kind for q in asked) for kind in KINDS}
     weights = np.array([_KIND_WEIGHTS[q.kind] / numbers[q.kind] ** 0.5 for q in asked])
     return np.asarray(weights / weights.sum())
+
+
+def _stacked(labels: list[dict[str, NDArray[np.int64]]]) -> dict[str, torch.Tensor]:
+    return {
+        head: torch.from_numpy(np.stack([label[head] for label in labels])) for head in labels[0]
+    }
 
 
 def _opening_tensors(openings: list[Opening]) -> dict[str, torch.Tensor]:

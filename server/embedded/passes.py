@@ -111,8 +111,10 @@ def answer_states(
     positions: torch.Tensor,
     mask: torch.Tensor,
     deepstack: tuple[torch.Tensor, ...] = (),
-) -> torch.Tensor:
-    """Returns the language model's last hidden states, normalised, shape (batch, length, hidden).
+) -> list[torch.Tensor]:
+    """Returns the language model's hidden states, shape (batch, length, hidden) each.
+
+    Those after each layer, and at last the normalised ones that words are chosen by.
 
     Args:
         model: a ``Qwen3VLForConditionalGeneration``.
@@ -125,6 +127,7 @@ def answer_states(
     cos, sin = text.rotary_emb(embeddings, positions)
     cos, sin = cos[:, None], sin[:, None]
     hidden = embeddings
+    states = []
     for index, layer in enumerate(text.layers):
         hidden = hidden + _text_attention(
             layer.self_attn, _normed(layer.input_layernorm, hidden), cos, sin, mask
@@ -132,7 +135,8 @@ def answer_states(
         hidden = hidden + layer.mlp(_normed(layer.post_attention_layernorm, hidden))
         if index < len(deepstack):
             hidden = hidden + deepstack[index]
-    return _normed(text.norm, hidden)
+        states.append(hidden)
+    return [*states, _normed(text.norm, hidden)]
 
 
 def _normed(norm: Any, hidden: torch.Tensor) -> torch.Tensor:

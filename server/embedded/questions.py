@@ -115,8 +115,8 @@ def _about_events(scene: Scene, rng: np.random.Generator) -> list[Question]:
         told = f"The {_name(first)} {first.event}, then the {_name(then)} {then.event}."
         asked.append(Question("order", _pick(rng, phrasing.ORDER), told))
         if first.event == then.event:
-            patterns = phrasing.FIRST_OF[str(first.event)]
-            asked.append(Question("order", _pick(rng, patterns), f"The {_name(first)}."))
+            which = _pick(rng, phrasing.FIRST_OF[str(first.event)])
+            asked.append(Question("order", which, f"The {_name(first)}."))
     return asked
 
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from server.embedded.heldout import HeldOut
 
-WEIGHTS = Path(__file__).parent / "weights"
 CONTROLS = ("none", "shuffled", "wrong-clip")
 Cell = tuple[str, float]
 """Kind and rate."""
@@ -113,6 +112,8 @@ def _frames(clip: "HeldOut", control: str) -> "NDArray[np.uint8]":
 
 
 def _parser() -> argparse.ArgumentParser:
+    from server.embedded.architecture import WEIGHTS
+
     parser = argparse.ArgumentParser(prog="python -m server.embedded.score", description=__doc__)
     parser.add_argument("--model", type=Path, default=WEIGHTS, help="directory of a checkpoint")
     parser.add_argument("--clips", type=int, default=200)

@@ -49,7 +49,7 @@ class Training:
         tokenizer = self._processor.tokenizer
         self._model = build_model(tokenizer, seed=options.seed)
         self._model.generation_config.eos_token_id = token_ids(tokenizer)["<|im_end|>"]
-        self._heads = training.Heads()
+        self._heads = training.both_heads()
         self._optimisers = training.Optimisers(
             self._model,
             self._heads,

@@ -18,13 +18,15 @@ from server.embedded import passes, views
 from server.embedded.architecture import HIDDEN_SIZE
 from server.embedded.batches import Batch
 from server.embedded.muon import Muon
-from server.embedded.views import LABELS, NO_LABEL
+from server.embedded.views import CHANGE_LABELS, LABELS, NO_LABEL
 
 HEADS_WEIGHT = 1.5
-_HEAD_WEIGHTS = {"colour": 1.0, "shape": 2.0, "direction": 1.0}
+_HEAD_WEIGHTS = {"colour": 1.0, "shape": 2.0, "direction": 1.0, "change": 2.0}
 """Shapes come last."""
 _COOLDOWN = 0.3
 """Part of the steps over which the learning rate goes down."""
+_CHANGES_LAYER = 1
+"""The layer of the language model after which it is asked for changes."""
 _NOTHING_WEIGHT = 0.15
 """Of tokens without an object, which are most."""
 
@@ -40,19 +42,22 @@ class Rates:
 
 
 class Heads(nn.Module):
-    """What the vision tokens are asked for during training."""
+    """What vision tokens are asked for during training."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: dict[str, tuple[str, ...]]) -> None:
         super().__init__()
-        self.linear = nn.Linear(HIDDEN_SIZE, sum(map(len, LABELS.values())))
+        self._sizes = {head: len(names) for head, names in labels.items()}
+        self.linear = nn.Linear(HIDDEN_SIZE, sum(self._sizes.values()))
 
     def loss(
         self, merged: torch.Tensor, labels: dict[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Returns the sum of the heads' losses, and how often each is right about objects."""
-        logits = self.linear(merged).split([len(names) for names in LABELS.values()], dim=-1)
+        # Normalised, so that longer vectors gain nothing and drown no text.
+        evened = functional.rms_norm(merged, merged.shape[-1:])
+        logits = self.linear(evened).split(list(self._sizes.values()), dim=-1)
         total, right = merged.new_zeros(()), {}
-        for scores, head in zip(logits, LABELS, strict=True):
+        for scores, head in zip(logits, self._sizes, strict=True):
             target = labels[head].flatten()
             weights = torch.ones(scores.shape[-1])
             weights[0] = _NOTHING_WEIGHT
@@ -66,11 +71,20 @@ class Heads(nn.Module):
         return total, right
 
 
-def losses(model: Any, heads: Heads, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+def both_heads() -> nn.ModuleDict:
+    """Returns the heads on the vision tower and on the language model half way up."""
+    return nn.ModuleDict({"seen": Heads(LABELS), "changes": Heads(CHANGE_LABELS)})
+
+
+def losses(model: Any, heads: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
     """Returns the loss of a batch, and figures to show."""
     tokens = passes.video_tokens(model, views.normalised(batch.patches), batch.grid)
-    heads_loss, figures = heads.loss(tokens.merged, batch.token_labels)
-    states = turn_states(model, batch, tokens)
+    seen_loss, figures = heads["seen"].loss(tokens.merged, batch.token_labels)
+    states, watched, kept = states_of(model, batch, tokens)
+    changes = {head: labels.gather(1, kept) for head, labels in batch.change_labels.items()}
+    changes_loss, known = heads["changes"].loss(watched, changes)
+    heads_loss = seen_loss + changes_loss
+    figures["change"] = known["change"]
     answered = batch.labels != NO_LABEL
     logits = model.lm_head(states[answered])
     target = batch.labels[answered]
@@ -83,14 +97,21 @@ def losses(model: Any, heads: Heads, batch: Batch) -> tuple[torch.Tensor, dict[s
     return language_loss + HEADS_WEIGHT * heads_loss, figures
 
 
-def turn_states(model: Any, batch: Batch, tokens: passes.VideoTokens) -> torch.Tensor:
-    """Returns the last hidden states of the turns, shape (clips, M, hidden)."""
-    clips, num_turn_tokens = batch.turn_ids.shape
+def states_of(
+    model: Any, batch: Batch, tokens: passes.VideoTokens
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns what the language model makes of a batch.
+
+    The last hidden states of the turns, shape (clips, M, hidden); those of the video tokens that
+    survive pruning half way up, (clips, kept, hidden); and which tokens those are, (clips, kept).
+    """
+    num_turn_tokens = batch.turn_ids.shape[1]
     embed = model.model.language_model.embed_tokens
-    places = _kept_places(batch, tokens)
+    kept = passes.kept_tokens(tokens, num_grids=batch.grid[0], rate=batch.rate)
+    places = _places(batch, kept)
     opening = embed(batch.opening_ids)
     opening[:, batch.is_video] = tokens.merged
-    rows = torch.arange(clips)[:, None]
+    rows = torch.arange(len(kept))[:, None]
     embeddings = torch.cat([opening[rows, places], embed(batch.turn_ids)], dim=1)
     deepstack = []
     for level in tokens.deepstack:
@@ -98,23 +119,24 @@ def turn_states(model: Any, batch: Batch, tokens: passes.VideoTokens) -> torch.T
         whole[:, batch.is_video] = level
         deepstack.append(functional.pad(whole[rows, places], (0, 0, 0, num_turn_tokens)))
     extent = int(batch.opening_positions.max()) + 1
-    positions = torch.cat(
-        [
-            batch.opening_positions[places],
-            (batch.offsets + extent)[..., None].expand(-1, -1, 3),
-        ],
-        dim=1,
-    ).permute(2, 0, 1)
-    mask = _mask(batch.question, places.shape[1])
-    states = passes.answer_states(model, embeddings, positions, mask, tuple(deepstack))
-    return states[:, places.shape[1] :]
+    turn_positions = (batch.offsets + extent)[..., None].expand(-1, -1, 3)
+    positions = torch.cat([batch.opening_positions[places], turn_positions], dim=1)
+    states = passes.answer_states(
+        model,
+        embeddings,
+        positions.permute(2, 0, 1),
+        _mask(batch.question, places.shape[1]),
+        tuple(deepstack),
+    )
+    half_way = states[_CHANGES_LAYER][:, : places.shape[1]]
+    watched = half_way[batch.is_video[places]].view(*kept.shape, -1)
+    return states[-1][:, places.shape[1] :], watched, kept
 
 
-def _kept_places(batch: Batch, tokens: passes.VideoTokens) -> torch.Tensor:
-    """Returns which places of the opening survive pruning, shape (clips, kept), ascending."""
+def _places(batch: Batch, kept: torch.Tensor) -> torch.Tensor:
+    """Returns which places of the opening survive pruning, shape (clips, n), ascending."""
     video_places = batch.is_video.nonzero().flatten()
     text_places = (~batch.is_video).nonzero().flatten()
-    kept = passes.kept_tokens(tokens, num_grids=batch.grid[0], rate=batch.rate)
     places = torch.cat([video_places[kept], text_places.expand(len(kept), -1)], dim=1)
     return places.sort(dim=1).values
 
@@ -150,7 +172,7 @@ def share_gradients(parameters: Iterable[Any]) -> None:
 class Optimisers:
     """Muon for the matrices of hidden layers, AdamW for all else, with one schedule."""
 
-    def __init__(self, model: Any, heads: Heads, *, rates: Rates, steps: int, warmup: int) -> None:
+    def __init__(self, model: Any, heads: Any, *, rates: Rates, steps: int, warmup: int) -> None:
         matrices: list[Any] = []
         rest: list[Any] = []
         for name, parameter in model.named_parameters():

@@ -18,11 +18,13 @@ from server.embedded.architecture import (
 )
 from server.embedded.figures import COLOURS, SHAPES, signed_distance
 from server.embedded.questions import Question, at_second
-from server.embedded.scenes import DIRECTIONS, Scene, Thing
+from server.embedded.scenes import DIRECTIONS, EVENTS, Scene, Thing
 from server.media.clip import VideoFacts
 from server.media.pictures import resized
 from server.media.sampling import plan_frames
 from server.settings import VideoSettings
+
+Labels = NDArray[np.int64]
 
 TOKEN_PIXELS = PATCH_PIXELS * MERGED_PATCHES
 NO_LABEL = -100
@@ -33,6 +35,12 @@ LABELS = {
     "direction": ("nothing", "still", *DIRECTIONS),
 }
 """What the training's heads tell of the object under a token, by head."""
+CHANGE_LABELS = {
+    "change": ("nothing", "stays", "moves", *EVENTS),
+    "colour": LABELS["colour"],
+    "shape": LABELS["shape"],
+}
+"""The same for what the language model knows of a token, which has seen the grids before."""
 
 _POINTS = 6
 """A token's area is looked at in so many points a side."""
@@ -165,31 +173,48 @@ def normalised(patches_uint8: Any) -> Any:
     return (patches_uint8.float() - 127.5) / 127.5
 
 
-def token_labels(view: View) -> dict[str, NDArray[np.int64]]:
-    """Returns the index in LABELS of the object under each token, by head, shape (tokens,).
+def token_labels(view: View) -> tuple[dict[str, Labels], dict[str, Labels]]:
+    """Returns what is under each token, as indices in LABELS and in CHANGE_LABELS, by head.
 
-    NO_LABEL where an object only touches a token, or two share it.
+    Each has the shape (tokens,), and NO_LABEL where an object only touches a token, or two share
+    it. What disappears is under its tokens for one grid more, as a change.
     """
-    size = frame_size(view.scene.width, view.scene.height)
-    columns, rows = size[0] // TOKEN_PIXELS, size[1] // TOKEN_PIXELS
-    steps = range(0, len(view.frame_indices), FRAMES_PER_GRID)
-    covers = np.stack([_covers(view, index, rows, columns) for index in view.frame_indices])
-    # Over the frames of a grid: (grids, things, rows, columns).
-    cover = np.stack([covers[step : step + FRAMES_PER_GRID].mean(axis=0) for step in steps])
+    cover = _grid_covers(view)
     owner, most, total = cover.argmax(axis=1), cover.max(axis=1), cover.sum(axis=1)
     is_object = (most >= _CLEAR) & (most >= 0.75 * total)
-    found: dict[str, NDArray[np.int64]] = {}
-    for head, names in LABELS.items():
+
+    def labels(head: str, names: tuple[str, ...]) -> Labels:
         values = np.array([names.index(_looks(thing, head)) for thing in view.scene.things])
-        labels = np.where(is_object, values[owner], NO_LABEL)
-        found[head] = np.where(total < _FAINT, 0, labels).reshape(-1)
-    return found
+        told = np.where(is_object, values[owner], NO_LABEL)
+        return np.where(total < _FAINT, 0, told)
+
+    seen = {head: labels(head, names).reshape(-1) for head, names in LABELS.items()}
+    changes = {head: labels(head, names) for head, names in CHANGE_LABELS.items()}
+    for number, thing in enumerate(view.scene.things):
+        grid = view.seen_grid(thing) if thing.event else None
+        if grid is not None:
+            place = cover[:, number].max(axis=0) >= _CLEAR
+            changes["change"][grid][place] = CHANGE_LABELS["change"].index(str(thing.event))
+            for head in ("colour", "shape"):
+                changes[head][grid][place] = LABELS[head].index(_looks(thing, head))
+    return seen, {head: values.reshape(-1) for head, values in changes.items()}
 
 
 def _looks(thing: Thing, head: str) -> str:
     if head == "direction":
         return thing.direction or "still"
+    if head == "change":
+        return "moves" if thing.direction else "stays"
     return str(getattr(thing, head))
+
+
+def _grid_covers(view: View) -> NDArray[np.float64]:
+    """Returns which part of each token each thing covers, shape (grids, things, rows, columns)."""
+    size = frame_size(view.scene.width, view.scene.height)
+    columns, rows = size[0] // TOKEN_PIXELS, size[1] // TOKEN_PIXELS
+    covers = np.stack([_covers(view, index, rows, columns) for index in view.frame_indices])
+    steps = range(0, len(covers), FRAMES_PER_GRID)
+    return np.stack([covers[step : step + FRAMES_PER_GRID].mean(axis=0) for step in steps])
 
 
 def _covers(view: View, frame_index: int, rows: int, columns: int) -> NDArray[np.float64]:

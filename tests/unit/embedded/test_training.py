@@ -66,9 +66,9 @@ def test_a_question_does_not_see_the_others(processor, model):
     )
     with torch.no_grad():
         tokens = passes.video_tokens(model, views.normalised(batch.patches), batch.grid)
-        before = training.turn_states(model, batch, tokens)
+        before = training.states_of(model, batch, tokens)[0]
         batch.turn_ids[batch.question == 1] = 5
-        after = training.turn_states(model, batch, tokens)
+        after = training.states_of(model, batch, tokens)[0]
 
     others = batch.question > 1
     torch.testing.assert_close(after[others], before[others])
@@ -93,7 +93,7 @@ def test_training_computes_what_transformers_answers_with(processor, model, tmp_
 
     with torch.no_grad():
         tokens = passes.video_tokens(model, views.normalised(batch.patches), batch.grid)
-        states = training.turn_states(model, batch, tokens)
+        states = training.states_of(model, batch, tokens)[0]
         chosen = model.lm_head(states)[0].argmax(dim=-1)
     first = (batch.question[0] == 1).nonzero().flatten()
     ids = batch.turn_ids[0, first]
@@ -120,7 +120,7 @@ def test_the_learning_rate_rises_stays_and_falls():
 
 
 def test_a_few_steps_lower_the_loss(processor, model):
-    heads = training.Heads()
+    heads = training.both_heads()
     optimisers = training.Optimisers(model, heads, rates=training.Rates(), steps=100, warmup=2)
     batch = maker(processor, clips=3).batch(1)
     seen = []
@@ -131,4 +131,8 @@ def test_a_few_steps_lower_the_loss(processor, model):
         seen.append(float(loss.detach()))
 
     assert seen[-1] < 0.8 * seen[0]
-    assert set(figures) == {"colour", "shape", "direction", "answers", "language", "heads"}
+    assert set(figures) == {"colour", "shape", "direction", "change"} | {
+        "answers",
+        "language",
+        "heads",
+    }
