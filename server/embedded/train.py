@@ -64,6 +64,7 @@ class Training:
             questions_per_clip=options.questions,
             steps=options.steps,
         )
+        self._average = training.Average(self._model)
         self._first_step = 0
         if options.resume:
             self._load(torch.load(self._state_path, weights_only=False))
@@ -105,6 +106,7 @@ class Training:
         loss.backward()
         training.share_gradients([*self._model.parameters(), *self._heads.parameters()])
         self._optimisers.step(step)
+        self._average.follow()
         return figures
 
     def _save(self, next_step: int) -> None:
@@ -117,12 +119,15 @@ class Training:
             model=self._model.state_dict(),
             heads=self._heads.state_dict(),
             optimisers=self._optimisers.state(),
+            average=self._average.state(),
         )
-        write_checkpoint(self._model, self._processor, self._options.directory / "checkpoint")
+        averaged = self._average.averaged(self._model)
+        write_checkpoint(averaged, self._processor, self._options.directory / "checkpoint")
 
     def _load(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
         self._heads.load_state_dict(state["heads"])
+        self._average.load(state["average"])
         if not self._options.fresh_schedule:
             self._first_step = state["step"]
             if not self._options.fresh_optimisers:

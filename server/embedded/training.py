@@ -5,6 +5,7 @@ linear heads on the vision tokens are asked for the object under each of them; t
 afterwards.
 """
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from server.embedded.muon import Muon
 from server.embedded.views import CHANGE_LABELS, LABELS, NO_LABEL
 
 HEADS_WEIGHT = 1.5
-_HEAD_WEIGHTS = {"colour": 1.0, "shape": 2.0, "direction": 1.0, "change": 2.0}
+_HEAD_WEIGHTS = {"colour": 1.0, "shape": 2.0, "direction": 1.0, "change": 2.0, "second": 1.0}
 """Shapes come last."""
 _COOLDOWN = 0.3
 """Part of the steps over which the learning rate goes down."""
@@ -84,7 +85,7 @@ def losses(model: Any, heads: Any, batch: Batch) -> tuple[torch.Tensor, dict[str
     changes = {head: labels.gather(1, kept) for head, labels in batch.change_labels.items()}
     changes_loss, known = heads["changes"].loss(watched, changes)
     heads_loss = seen_loss + changes_loss
-    figures["change"] = known["change"]
+    figures |= {head: known[head] for head in ("change", "second")}
     answered = batch.labels != NO_LABEL
     logits = model.lm_head(states[answered])
     target = batch.labels[answered]
@@ -210,6 +211,36 @@ class Optimisers:
         """Go on from a state."""
         for optimiser, part in zip(self._both, state, strict=True):
             optimiser.load_state_dict(part)
+
+
+class Average:
+    """The mean of a model's weights over its last steps, which answers better than they do."""
+
+    def __init__(self, model: Any, *, steps: int = 100) -> None:
+        self._parameters = list(model.parameters())
+        self._mean = [parameter.detach().clone() for parameter in self._parameters]
+        self._share = 1 / steps
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move towards the weights as they are now."""
+        torch._foreach_lerp_(self._mean, self._parameters, self._share)
+
+    def averaged(self, model: Any) -> Any:
+        """Returns a copy of ``model`` with the mean for weights."""
+        copied = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter, mean in zip(copied.parameters(), self._mean, strict=True):
+                parameter.copy_(mean)
+        return copied
+
+    def state(self) -> list[torch.Tensor]:
+        """Returns what ``load`` takes."""
+        return self._mean
+
+    def load(self, state: list[torch.Tensor]) -> None:
+        """Go on from a state."""
+        self._mean = state
 
 
 def schedule(number: int, *, steps: int, warmup: int) -> float:

@@ -39,8 +39,9 @@ CHANGE_LABELS = {
     "change": ("nothing", "stays", "moves", *EVENTS),
     "colour": LABELS["colour"],
     "shape": LABELS["shape"],
+    "second": ("nothing", *map(str, range(32))),
 }
-"""The same for what the language model knows of a token, which has seen the grids before."""
+"""The same for what the language model knows of a token, which has seen what is before it."""
 
 _POINTS = 6
 """A token's area is looked at in so many points a side."""
@@ -189,7 +190,7 @@ def token_labels(view: View) -> tuple[dict[str, Labels], dict[str, Labels]]:
         return np.where(total < _FAINT, 0, told)
 
     seen = {head: labels(head, names).reshape(-1) for head, names in LABELS.items()}
-    changes = {head: labels(head, names) for head, names in CHANGE_LABELS.items()}
+    changes = {head: labels(head, CHANGE_LABELS[head]) for head in ("change", "colour", "shape")}
     for number, thing in enumerate(view.scene.things):
         grid = view.seen_grid(thing) if thing.event else None
         if grid is not None:
@@ -197,6 +198,9 @@ def token_labels(view: View) -> tuple[dict[str, Labels], dict[str, Labels]]:
             changes["change"][grid][place] = CHANGE_LABELS["change"].index(str(thing.event))
             for head in ("colour", "shape"):
                 changes[head][grid][place] = LABELS[head].index(_looks(thing, head))
+    seconds = [1 + int(float(f"{seconds:.1f}")) for seconds in view.timestamps]
+    known = [second if second < len(CHANGE_LABELS["second"]) else NO_LABEL for second in seconds]
+    changes["second"] = np.repeat(known, cover[0, 0].size)
     return seen, {head: values.reshape(-1) for head, values in changes.items()}
 
 
