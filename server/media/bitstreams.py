@@ -16,6 +16,7 @@ _HEVC_SUB_LAYER_NON_REFERENCE = range(0, 16, 2)
 _HEVC_IDLE = frozenset({35, 38, 39, 40})
 """Access unit delimiter, filler, SEI before and after."""
 
+_JPEG_SCAN, _JPEG_END = b"\xff\xda", b"\xff\xd9"
 _GIF_EXTENSION, _GIF_IMAGE = 0x21, 0x2C
 
 
@@ -135,6 +136,13 @@ def is_animated_webp(packet: memoryview) -> bool:
     """Returns whether a WebP file moves, which FFmpeg 8.1 can not decode."""
     # The extended header, whose second flag bit is that of the animation.
     return bytes(packet[8:16]) == b"WEBPVP8X" and len(packet) > 20 and bool(packet[20] & 0x02)
+
+
+def is_cut_jpeg(data: bytes | memoryview) -> bool:
+    """Returns whether the end of a JPEG file is missing."""
+    # Neither marker can be among the coded pixels (ITU-T T.81, F.1.2.3).
+    data = bytes(data)
+    return data.rfind(_JPEG_END) < data.rfind(_JPEG_SCAN)
 
 
 def _has_gif_image(packet: memoryview) -> bool:

@@ -116,7 +116,10 @@ class DecodeQueue:
                 self._give_back()
             self._withdraw(ticket)
             if isinstance(error, TimeoutError):
-                raise _overloaded() from None
+                raise Overloaded(
+                    f"The video has waited {self._max_wait_seconds:g} s for a decoder; all are busy. "
+                    "Try again later."
+                ) from None
             raise
         if not has_place:
             raise _overloaded()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.formats import container_name
-from server.media.bitstreams import is_animated_webp
+from server.media.bitstreams import is_animated_webp, is_cut_jpeg
 from server.media.clip import FramePlan, VideoFacts
 from server.media.decode import VideoSource
 from server.media.faults import LIST_PICTURES, DecodeLimits, video_fault
@@ -89,6 +89,9 @@ class PictureListSource:
         found = container_name(facts.container)
         if found not in LIST_PICTURES:
             raise video_fault("unsupported_container", self._limits, found=found)
+        if found == "jpeg" and is_cut_jpeg(self._pictures[index]):
+            # FFmpeg makes up the rest of the picture without a word.
+            raise video_fault("video_decode_failed", self._limits)
         return source, facts
 
 

@@ -115,6 +115,15 @@ async def test_what_is_no_picture_is_a_named_fault(make_loader, picture, code, p
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize("codec", ["mjpeg", "png", "libwebp"])
+async def test_a_picture_without_its_end_is_refused(make_loader, codec):
+    pictures = [encoded_counter(number, codec=codec) for number in range(3)]
+    pictures[1] = pictures[1][: len(pictures[1]) * 9 // 10]
+    with pytest.raises(InvalidVideo) as caught:
+        await loaded(make_loader(), request(map(as_base64, pictures)))
+    assert caught.value.code == "video_decode_failed"
+
+
 async def test_a_huge_picture_is_refused(make_loader):
     pictures = [encoded_counter(0), encoded_counter(1, width=160, height=98)]
     loader = make_loader(max_pixels_per_frame=160 * 96)
