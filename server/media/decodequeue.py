@@ -117,7 +117,7 @@ class DecodeQueue:
             self._withdraw(ticket)
             if isinstance(error, TimeoutError):
                 raise Overloaded(
-                    f"The video has waited {self._max_wait_seconds:g} s for a decoder; all are busy. "
+                    f"The video has waited {self._max_wait_seconds:g} s; all decoders are busy. "
                     "Try again later."
                 ) from None
             raise
