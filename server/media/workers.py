@@ -11,7 +11,7 @@ from server.media.decodequeue import DecodeQueue
 from server.media.decoderprocess import DecoderProcess
 from server.media.faults import DecodeLimits, video_fault
 from server.media.forking import ForkHost
-from server.media.memoryfile import MemoryFile
+from server.media.remotefile import EncodedVideo
 from server.metrics import Metrics
 from server.settings import VideoSettings
 
@@ -78,7 +78,9 @@ class DecoderPool:
         self._queue.share(key, current_client())
 
     @asynccontextmanager
-    async def open(self, source: MemoryFile, *, key: bytes = b"") -> AsyncIterator[DecoderProcess]:
+    async def open(
+        self, source: EncodedVideo, *, key: bytes = b""
+    ) -> AsyncIterator[DecoderProcess]:
         """Yields a decoder that has begun to read ``source``; it is killed at the end.
 
         Args:
@@ -99,7 +101,7 @@ class DecoderPool:
             finally:
                 await self._end(decoder)
 
-    async def _start_decoder(self, source: MemoryFile) -> DecoderProcess:
+    async def _start_decoder(self, source: EncodedVideo) -> DecoderProcess:
         await self._revive_host()
         start = asyncio.create_task(DecoderProcess.start(self._host, source, self._limits))
         try:

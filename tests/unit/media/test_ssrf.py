@@ -15,10 +15,12 @@ import pytest
 
 from server.conversation import FrameListSource, UrlSource
 from server.errors import InvalidRequest, VideoUnreachable
-from server.media.fetch import Fetcher, _Rules, _Target, _Unreachable
+from server.media.fetch import Fetcher
 from server.media.hosts import HostList
 from server.media.sizelimit import SizeLimit
 from server.media.source import SourceReader
+from server.media.targets import Rules, Target
+from server.media.webfaults import Unreachable
 from server.settings import VideoSettings
 
 BODY = b"video" * 100
@@ -206,10 +208,10 @@ async def test_redirects_elsewhere_are_refused_with_the_same_text(world: World, 
 
 
 async def test_a_redirect_from_https_to_http_is_none():
-    rules = _Rules(any_port=False, hosts=HostList(()))
-    target = _Target.parse("https://public.example/", rules)
+    rules = Rules(any_port=False, hosts=HostList(()))
+    target = Target.parse("https://public.example/", rules)
     assert target.redirected("https://public.example/b", rules).path == "/b"
-    with pytest.raises(_Unreachable):
+    with pytest.raises(Unreachable):
         target.redirected("http://public.example/", rules)
 
 
