@@ -1,13 +1,15 @@
 """The process that decoder processes are forked from: ``python -m server.media.forkhost``.
 
-It has FFmpeg and torch loaded and no threads, so a decoder starts in milliseconds and shares that
-memory. ``multiprocessing`` has such a server too, but one per process, which vLLM may configure
-for itself; its children run the main module again, inherit the environment with its secrets, and
-talk pickle. This one belongs to its ``DecoderPool``, knows nothing, and ends with the pool.
+It has FFmpeg and torch loaded and no threads, so decoders share that memory, and one is always
+forked ahead, so that a video need not wait for it. ``multiprocessing`` has such a server too, but
+one per process, which vLLM may configure for itself; its children run the main module again,
+inherit the environment with its secrets, and talk pickle. This one belongs to its ``DecoderPool``,
+knows nothing, and ends with the pool.
 
 Each message on the control socket is one job: limits as JSON, and three file descriptors.
 """
 
+import gc
 import importlib
 import os
 import signal
@@ -15,9 +17,11 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from server.media.confinement import die_with_parent
+from server.media.confinement import die_with_parent, name_process
 from server.media.messages import DecodeJob, limits_from_bytes
 
 READY = b"ready"
@@ -34,6 +38,7 @@ def main(control_fd: int, parent_pid: int, task_path: str) -> None:
         parent_pid: the server's process.
         task_path: ``module:function`` that is called with each job, in its own process.
     """
+    name_process("decoder-host")
     # Ctrl-C goes to the whole foreground group; the server decides when decoding ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The kernel reaps the decoders.
@@ -42,6 +47,10 @@ def main(control_fd: int, parent_pid: int, task_path: str) -> None:
     control.settimeout(_PARENT_CHECK_SECONDS)
     module, _, function = task_path.partition(":")
     task = getattr(importlib.import_module(module), function)
+    # A collection in a decoder would look at, and so copy, all that it shares with this process.
+    gc.collect()
+    gc.freeze()
+    spare = _Spare.forked(task, control)
     control.send(READY)
     while True:
         try:
@@ -52,30 +61,64 @@ def main(control_fd: int, parent_pid: int, task_path: str) -> None:
             continue
         if not message:
             return
-        _start(task, message, fds, control)
+        if spare is None or not spare.takes(message, fds):
+            late = _Spare.forked(task, control)
+            if late is not None:
+                late.takes(message, fds)
+        # Before the next one is forked, which would keep them open. If nobody took them, this is
+        # how the server learns it.
         for fd in fds:
             os.close(fd)
+        spare = _Spare.forked(task, control)
 
 
-def _start(
-    task: Callable[[DecodeJob], None], message: bytes, fds: list[int], control: socket.socket
-) -> None:
-    """Fork a process for one job. Closing our ends tells the server if that fails."""
-    host_pid = os.getpid()
-    try:
-        pid = os.fork()
-    except OSError:
-        return
-    if pid:
-        return
-    try:
-        die_with_parent(host_pid)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        control.close()
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    """A forked process that waits for its job."""
+
+    channel: socket.socket
+
+    @classmethod
+    def forked(cls, task: Callable[[DecodeJob], None], control: socket.socket) -> Self | None:
+        """Returns a new one, None if the machine has no room for it."""
+        host_pid = os.getpid()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            pid = os.fork()
+        except OSError:
+            pid = -1
+        if pid == 0:
+            try:
+                die_with_parent(host_pid)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                control.close()
+                ours.close()
+                _wait_and_run(task, theirs)
+            finally:
+                # Never return into the host's loop, and skip the interpreter's clean-up.
+                os._exit(0)
+        theirs.close()
+        if pid < 0:
+            ours.close()
+            return None
+        return cls(ours)
+
+    def takes(self, message: bytes, fds: list[int]) -> bool:
+        """Hand over a job; returns False if the process has died. To be called once."""
+        with self.channel:
+            try:
+                socket.send_fds(self.channel, [message], fds)
+            except OSError:
+                return False
+        return True
+
+
+def _wait_and_run(task: Callable[[DecodeJob], None], channel: socket.socket) -> None:
+    with channel:
+        message, fds, _, _ = socket.recv_fds(channel, _MAX_MESSAGE_BYTES, FDS_PER_JOB)
+    if message:
+        name_process("decoder")
         _run(task, message, fds)
-    finally:
-        # Never return into the host's loop, and skip the interpreter's clean-up.
-        os._exit(0)
 
 
 def _run(task: Callable[[DecodeJob], None], message: bytes, fds: list[int]) -> None:

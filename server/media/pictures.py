@@ -115,7 +115,7 @@ def resized(picture: NDArray[np.uint8], width: int, height: int) -> NDArray[np.u
     """
     if picture.shape[:2] == (height, width):
         return picture
-    return _interpolated(torch.from_numpy(np.ascontiguousarray(picture)), width, height)
+    return _interpolated(picture, width, height)
 
 
 def _resized_16_bit(
@@ -125,13 +125,18 @@ def _resized_16_bit(
     values = picture.astype(np.float32) / np.float32(65535)
     if values.shape[:2] == (height, width):
         return values
-    return _interpolated(torch.from_numpy(values), width, height)
+    return _interpolated(values, width, height)
 
 
-def _interpolated(picture: torch.Tensor, width: int, height: int) -> NDArray[Any]:
-    # Channels last in memory: several times faster, and the same values.
+def _interpolated(picture: NDArray[Any], width: int, height: int) -> NDArray[Any]:
+    # Channels last in memory: several times faster, and the same values. Torch takes a batch of one
+    # for that only if its strides say so where they do not matter.
+    rows, columns, channels = picture.shape
+    batch = torch.from_numpy(np.ascontiguousarray(picture)).as_strided(
+        (1, channels, rows, columns), (picture.size, 1, columns * channels, channels)
+    )
     scaled = functional.interpolate(
-        picture.permute(2, 0, 1)[None],
+        batch,
         size=(height, width),
         mode="bicubic",
         align_corners=False,

@@ -68,6 +68,8 @@ class DecoderPool:
     async def stop(self) -> None:
         """End every process of the pool; open videos fail."""
         await self._host.stop()
+        if self._ending:
+            await asyncio.wait(self._ending)
 
     def is_full_for(self, client: str) -> bool:
         """Returns whether a video of ``client`` would be refused now."""
@@ -99,7 +101,8 @@ class DecoderPool:
             try:
                 yield decoder
             finally:
-                await self._end(decoder)
+                # Nobody waits until the process is gone; its place does.
+                self._go_on(decoder.end())
 
     async def _start_decoder(self, source: EncodedVideo) -> DecoderProcess:
         await self._revive_host()
@@ -114,17 +117,8 @@ class DecoderPool:
             self._go_on(self._end_orphan(start))
             raise
 
-    async def _end(self, decoder: DecoderProcess) -> None:
-        ending = asyncio.create_task(decoder.end())
-        try:
-            await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            # Who leaves now does not wait until the process is gone; its place does.
-            self._go_on(ending)
-            raise
-
     def _go_on(self, work: Awaitable[None]) -> None:
-        """Let the end of a decoder go on without its client, and keep the place until then."""
+        """End a decoder in passing, and keep its place until then."""
         self._queue.hold()
 
         async def finish() -> None:

@@ -2,8 +2,8 @@
 
 This server's decoder stands beside vLLM's own loaders, each in a process of its own, and they take
 turns, so that whatever else the machine does strikes them all alike. All get the same bytes in
-memory and return the same frames, which is checked. Ours returns them at the size that Qwen2.5-VL's
-processor would make of them, theirs at full size.
+memory, each in the form that it takes, and return the same frames, which is checked. Ours returns
+them at the size that Qwen2.5-VL's processor would make of them, theirs at full size.
 
 - ``ours``: a decoder process from the pool, with its limits, started for each video.
 - ``opencv``: vLLM's default loader.
@@ -38,6 +38,7 @@ import av
 import numpy as np
 import psutil
 
+from server.media.memoryfile import MemoryFile
 from tests.benchmarks.footage import Footage
 
 ARMS = ("ours", "opencv", "torchcodec", "null")
@@ -128,7 +129,7 @@ class _Arm:
         """Returns what a run takes at most, beyond what its processes held before."""
         with _Watch(self._pid) as children:
             run = self.decode(path, num_frames)
-        return run.rise_bytes + children.rise_bytes
+        return run.rise_bytes + run.shared_bytes + children.rise_bytes
 
     def stop(self) -> None:
         self._pipe.send(None)
@@ -141,6 +142,8 @@ class _Run:
     seconds: float
     rise_bytes: int
     """Peak of the arm's own process above what it held before."""
+    shared_bytes: int = 0
+    """Frames in memory that belongs to no process."""
     num_frames: int = 0
     fields: Any = None
     """Brightness of 4 x 4 fields of each frame, of shape (num_frames, 4, 4, 3)."""
@@ -156,7 +159,10 @@ class _Run:
 
 
 class _Watch:
-    """Measures the children of a process in the background. Memory that is shared counts once."""
+    """Measures the children of a process in the background. Memory that is shared counts once.
+
+    Memory files count elsewhere: the source was there before, the frames are known.
+    """
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
@@ -184,8 +190,10 @@ class _Watch:
         total = 0
         for process in self._root.children(recursive=True):
             try:
-                total += process.memory_full_info().pss
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+                sizes = {key: int(kib) for key, kib in re.findall(r"(\w+): +(\d+) kB", rollup)}
+                total += 1024 * (sizes["Pss"] - sizes["Pss_Shmem"])
+            except (OSError, KeyError):
                 continue  # it has just ended
         return total
 
@@ -279,10 +287,15 @@ def _serve(arm: str, pipe: Connection) -> None:
     pipe.send("")
     while (asked := pipe.recv()) is not None:
         path, num_frames = asked
-        pipe.send(_measured(decode, Path(path).read_bytes(), num_frames))
+        pipe.send(_measured(decode, _source(arm, Path(path).read_bytes()), num_frames))
 
 
-def _measured(decode: Callable[[bytes, int], Any], data: bytes, num_frames: int) -> _Run:
+def _source(arm: str, data: bytes) -> Any:
+    """Returns an encoded video in the form in which an arm holds those that have arrived."""
+    return MemoryFile.of(data) if arm == "ours" else data
+
+
+def _measured(decode: Callable[[Any, int], Any], data: Any, num_frames: int) -> _Run:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what earlier runs left behind is not to be used for nothing
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
@@ -296,7 +309,8 @@ def _measured(decode: Callable[[bytes, int], Any], data: bytes, num_frames: int)
     rise_bytes = _status_bytes("VmHWM") - before
     if frames is None:
         return _Run(seconds, rise_bytes)
-    return _Run(seconds, rise_bytes, len(frames), _fields(frames))
+    shared_bytes = frames.nbytes if isinstance(data, MemoryFile) else 0
+    return _Run(seconds, rise_bytes, shared_bytes, len(frames), _fields(frames))
 
 
 def _status_bytes(key: str) -> int:
@@ -329,7 +343,7 @@ def _theirs(backend: str) -> Callable[[bytes, int], Any]:
     return decode
 
 
-def _ours() -> Callable[[bytes, int], Any]:
+def _ours() -> Callable[[MemoryFile, int], Any]:
     from transformers import Qwen2VLVideoProcessor
 
     from server.conversation import PixelLimits
@@ -343,7 +357,7 @@ def _ours() -> Callable[[bytes, int], Any]:
     loop = asyncio.new_event_loop()
     loop.run_until_complete(pool.start())
 
-    async def decoded(data: bytes, num_frames: int) -> Any:
+    async def decoded(data: MemoryFile, num_frames: int) -> Any:
         async with pool.open(data) as decoder:
             facts = await decoder.probe()
             indices = np.linspace(0, facts.num_frames - 1, num_frames, dtype=int).tolist()
@@ -367,8 +381,10 @@ def _null() -> Callable[[bytes, int], None]:
     from server.media.sourcefile import SourceFile
 
     class DroppedFrames(VideoSource):
-        def _write_span(self, span: Any, writer: Any, decoder: Any, pictures: Any) -> None:
-            for _ in self._exact_frames(span, writer.missing, decoder):
+        def _write_span(
+            self, span: Any, packets: Any, writer: Any, decoder: Any, pictures: Any
+        ) -> None:
+            for _ in self._exact_frames(span, packets, decoder):
                 pass
 
         def drop(self, plan: FramePlan, out: Any) -> None:

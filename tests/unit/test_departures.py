@@ -3,12 +3,12 @@
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.unit.api.stubs import until
+from tests.unit.processes import children_of
 from tests.unit.scripted import CHAT, question, service
 
 PATIENT, COMMENTED = {}, {"keep_alive_comment_seconds": 0.05}
@@ -68,14 +68,10 @@ async def silent_origin():
         server.close()
 
 
-def decoders(host):
-    return Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split()
-
-
 async def nothing_is_left(running, host):
     for gauge in GAUGES:
         await until(lambda gauge=gauge: running.sample(f"videochat_{gauge}") == 0)
-    await until(lambda: not decoders(host))
+    await until(lambda: not children_of(host))
     assert running.engine.num_running == 0
     assert running.sample("videochat_requests_total", outcome="cancelled") == 1
     assert running.sample("videochat_videos_total", outcome="cancelled") == 1
@@ -105,7 +101,7 @@ async def test_a_client_that_leaves_while_its_video_is_decoded_ends_the_decoder(
     async with service(host, http=http) as running:
         visitor = Visitor(running.url)
         visitor.ask(question(deed.ljust(32, b"\0"), stream=stream))
-        await until(lambda: len(decoders(host)) == 1)
+        await until(lambda: len(children_of(host)) == 1)
         assert running.sample("videochat_decoders_busy") == 1
         if http:
             await until(visitor.has_headers.is_set)
@@ -120,10 +116,10 @@ async def test_who_stays_keeps_the_decoder_that_another_shared(host):
         for visitor in visitors:
             visitor.ask(question(b"hang".ljust(32, b"\0")))
         await until(lambda: running.sample("videochat_cache_lookups_total", **shared) == 1)
-        await until(lambda: len(decoders(host)) == 1)
+        await until(lambda: len(children_of(host)) == 1)
         await visitors[0].leave()
         await until(lambda: running.sample("videochat_requests_in_flight") == 1)
-        assert len(decoders(host)) == 1
+        assert len(children_of(host)) == 1
         await visitors[1].leave()
-        await until(lambda: not decoders(host))
+        await until(lambda: not children_of(host))
         assert running.sample("videochat_videos_total", outcome="cancelled") == 2

@@ -7,13 +7,13 @@ import random
 import tempfile
 import threading
 from collections import Counter
-from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.clips.counter import ClipRecipe
 from tests.unit.api.stubs import until
+from tests.unit.processes import gone
 from tests.unit.scripted import CHAT, memory_file_bytes, memory_files, question, service
 
 NUM_REQUESTS = 200
@@ -112,7 +112,7 @@ async def test_after_a_storm_all_is_as_it_was_before(
         await until(lambda: running.sample("videochat_decoders_busy") == 0)
         assert running.sample("videochat_decode_queue_length") == 0
         assert running.engine.num_running == 0
-        await until(lambda: not _children(host))
+        await gone(host)
         # What is left of frames is what the cache says that it keeps.
         kept_bytes = running.sample("videochat_cache_bytes", cache="clips")
         assert (kept_bytes > 0) == (clip_cache_bytes > 0)
@@ -128,10 +128,6 @@ async def _ask(running, body, expected):
     async with httpx.AsyncClient(timeout=60) as client:
         response = await client.post(running.url + CHAT, json=body)
     assert response.status_code == expected, response.text
-
-
-def _children(host):
-    return Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split()
 
 
 def _descriptors():

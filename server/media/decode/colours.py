@@ -51,11 +51,18 @@ class PictureConverter:
             return Picture(self._pixels(frame, "rgb48le"), colours)
         if _may_be_transparent(frame):
             return Picture(on_white(self._pixels(frame, "rgba")))
-        return Picture(self._pixels(frame, "rgb24"))
+        return Picture(_rgb(self._reformatter.reformat(frame, format="rgb24", threads=1)))
 
     def _pixels(self, frame: VideoFrame, pixel_format: str) -> NDArray[np.uint8 | np.uint16]:
         converted = self._reformatter.reformat(frame, format=pixel_format, threads=1)
         return cast(NDArray[np.uint8 | np.uint16], converted.to_ndarray())
+
+
+def _rgb(frame: VideoFrame) -> NDArray[np.uint8]:
+    """Returns the pixels of a frame in RGB, shape (height, width, 3); not copied."""
+    (plane,) = frame.planes
+    rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)[: frame.height]
+    return rows[:, : 3 * frame.width].reshape(frame.height, frame.width, 3)
 
 
 def _wide_colours(frame: VideoFrame) -> WideColours | None:

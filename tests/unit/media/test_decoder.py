@@ -58,7 +58,7 @@ async def test_a_picture_above_the_limit_is_named(make_pool, kind, max_pixels):
 
 @pytest.mark.parametrize("deed", ["too many replaced", "no count"])
 async def test_a_decoder_that_miscounts_is_a_broken_video(make_pool, deed):
-    async with make_pool().open(deed.encode().ljust(32, b"\0")) as video:
+    async with make_pool().open(MemoryFile.of(deed.encode().ljust(32, b"\0"))) as video:
         await video.probe()
         with pytest.raises(InvalidVideo) as caught:
             await video.decode(FramePlan((0,), 112, 112))
@@ -70,7 +70,7 @@ async def test_replaced_frames_are_counted(make_pool):
     for number in (7, 8):
         position, size = packet_places(source)[number]
         source[position : position + size] = bytes(size)
-    async with make_pool().open(bytes(source)) as video:
+    async with make_pool().open(MemoryFile.of(bytes(source))) as video:
         await video.probe()
         decoded = await video.decode(FramePlan((6, 7, 7, 8, 9), 160, 96))
     assert decoded.num_replaced == 3

@@ -13,7 +13,8 @@ from server.metrics import Metrics
 from server.settings import VideoSettings
 from tests.clips.counter import ClipRecipe, counters
 from tests.unit.media.test_loader import FixedGeometry
-from tests.unit.media.test_workers import children_of, misbehaving
+from tests.unit.media.test_workers import misbehaving
+from tests.unit.processes import children_of
 
 pytestmark = pytest.mark.anyio
 

@@ -21,6 +21,8 @@ from server.media.workers import DecoderPool
 from server.settings import VideoSettings
 from tests.clips.counter import ClipRecipe, counters
 from tests.clips.decoded import probed
+from tests.unit.api.stubs import until
+from tests.unit.processes import children_of, gone
 
 ROOT = Path(__file__).parents[3]
 HANG = "tests.unit.media.hanging:hang"
@@ -36,12 +38,6 @@ def source():
 
 def misbehaving(deed):
     return MemoryFile.of(deed.encode().ljust(32, b"\0"))
-
-
-def children_of(host):
-    """Returns the process ids that were forked from a host."""
-    listing = Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text()
-    return [int(pid) for pid in listing.split()]
 
 
 def open_descriptors():
@@ -104,7 +100,7 @@ async def test_a_broken_decoder_is_a_broken_video(make_pool, fork_host, source, 
         async with pool.open(misbehaving(deed)) as video:
             await video.probe()
     assert caught.value.code == "video_decode_failed"
-    assert children_of(fork_host) == []
+    await gone(fork_host)
     async with pool.open(MemoryFile.of(source)) as video:
         assert (await video.probe()).num_frames == 30
 
@@ -125,11 +121,12 @@ async def test_a_decoder_that_takes_too_long_is_killed(make_pool, fork_host, dee
     # The process that sends half a message ends, which is noticed at once.
     expected = "video_too_complex" if deed == "hang" else "video_decode_failed"
     assert caught.value.code == expected
-    assert children_of(fork_host) == []
+    await gone(fork_host)
 
 
 @pytest.mark.parametrize("deed", ["hang", None])
 async def test_cancelling_kills_the_process(make_pool, fork_host, source, deed):
+    await gone(fork_host)
     started = asyncio.Event()
 
     async def decode():
@@ -145,7 +142,7 @@ async def test_cancelling_kills_the_process(make_pool, fork_host, source, deed):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert children_of(fork_host) == []
+    await gone(fork_host)
 
 
 async def test_cancelling_while_the_process_starts_leaves_none(make_pool, fork_host, source):
@@ -160,7 +157,7 @@ async def test_cancelling_while_the_process_starts_leaves_none(make_pool, fork_h
         # The place is taken until what was begun is gone.
         while pool.is_full_for("anyone"):  # noqa: ASYNC110  # nobody waits for these tasks
             await asyncio.sleep(0.001)
-        assert children_of(fork_host) == []
+        await gone(fork_host)
         task = asyncio.create_task(decode())
         await asyncio.sleep(delay)
         task.cancel()
@@ -168,7 +165,7 @@ async def test_cancelling_while_the_process_starts_leaves_none(make_pool, fork_h
     # What was begun is finished in the background, and then taken away.
     while asyncio.all_tasks() - others:  # noqa: ASYNC110  # nobody waits for these tasks
         await asyncio.sleep(0.01)
-    assert children_of(fork_host) == []
+    await gone(fork_host)
 
 
 async def test_waiting_does_not_block_the_event_loop(make_pool, fork_host, source):
@@ -183,6 +180,7 @@ async def test_waiting_does_not_block_the_event_loop(make_pool, fork_host, sourc
 
 
 async def test_nothing_leaks_over_many_decodes(make_pool, source):
+    before = open_descriptors()
     pool = make_pool()
 
     async def one():
@@ -193,11 +191,9 @@ async def test_nothing_leaks_over_many_decodes(make_pool, source):
             async with pool.open(misbehaving("crash")) as video:
                 await video.probe()
 
-    await one()
-    before = open_descriptors()
     for _ in range(30):
         await one()
-    assert open_descriptors() == before
+    await until(lambda: open_descriptors() == before)
 
 
 async def test_a_video_too_many_is_turned_away(make_pool, source):
@@ -264,6 +260,7 @@ async def test_an_empty_source_is_no_video(make_pool):
 
 
 async def test_decoders_see_no_secret(make_pool, fork_host):
+    await gone(fork_host)
     async with make_pool().open(misbehaving("hang")):
         (pid,) = children_of(fork_host)
         await asyncio.sleep(0.1)
@@ -346,7 +343,8 @@ def test_nothing_survives_a_server_that_is_killed(tmp_path):
         "from server.media.memoryfile import MemoryFile\n"
         "from server.media.workers import DecoderPool\n"
         "from server.settings import VideoSettings\n"
-        "from tests.unit.media.test_workers import HANG, children_of\n"
+        "from tests.unit.media.test_workers import HANG\n"
+        "from tests.unit.processes import children_of\n"
         "async def main():\n"
         "    host = ForkHost(HANG)\n"
         "    pool = DecoderPool(VideoSettings(), host=host)\n"
