@@ -62,9 +62,6 @@ class DownloadCache:
         self._meter.looked_up("hit")
         if _forbids_keeping(headers):
             self._kept.discard(_key(url))
-        else:
-            # Of a file with holes there may be more by now.
-            self._kept.put(_key(url), download)
         return download.body
 
     def loaded(self, url: bytes, body: EncodedVideo, headers: Headers) -> None:
@@ -75,6 +72,13 @@ class DownloadCache:
             self._kept.put(_key(url), Download(body, conditions))
         else:
             self._kept.discard(_key(url))
+
+    def grown(self, url: bytes) -> None:
+        """Make room for what was read since of a file with holes, or let it go."""
+        kept = self._kept.get(_key(url))
+        if kept is not None:
+            self._kept.discard(_key(url))
+            self._kept.put(_key(url), kept)
 
     def forget(self) -> None:
         """Free the memory."""

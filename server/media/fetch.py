@@ -205,6 +205,7 @@ class Fetcher:
             timeout_seconds=self._timeout_seconds,
             request_headers=(*_HEADERS, _AGENT),
             meter=self._meter,
+            has_read=partial(self._downloads.grown, target.identity),
         )
 
     async def _ask(

@@ -1,7 +1,7 @@
 """Reads parts of a file by HTTP range requests, as long as it stays the same file."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -60,6 +60,8 @@ class RangeReader:
     timeout_seconds: float
     request_headers: tuple[tuple[bytes, bytes], ...]
     meter: DownloadMeter
+    has_read: Callable[[], None]
+    """Called when there is more of the file in memory."""
 
     @property
     def max_bytes(self) -> int:
@@ -79,9 +81,12 @@ class RangeReader:
             async with few:
                 await self._read(connections, part, write)
 
-        with as_request_errors(self.limit, param=""):
-            async with self.web.connections(self.target) as connections:
-                await all_of(read_one(part) for part in ranges)
+        try:
+            with as_request_errors(self.limit, param=""):
+                async with self.web.connections(self.target) as connections:
+                    await all_of(read_one(part) for part in ranges)
+        finally:
+            self.has_read()
 
     async def _read(
         self, connections: httpcore.AsyncConnectionPool, part: ByteRange, write: WritePart

@@ -1,9 +1,11 @@
 """Gives a decoder the parts of a remote file that it asks for, within bounds: it is not trusted."""
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from server.media.byteranges import ByteRange, joined, total_bytes
+from server.media.decodequeue import Place
 from server.media.remotefile import RemoteFile, in_few_requests
 from server.media.sizelimit import SizeLimit
 from server.media.webfaults import unreachable
@@ -18,7 +20,10 @@ class Supply:
 
     file: RemoteFile
     seconds_spent: float = 0.0
-    """How long it took."""
+    """How long it took, waiting for a place again included."""
+    _seconds_reading: float = 0.0
+    place: Place | None = None
+    """The decoder's, lent out while it waits."""
     _num_asks: int = 0
     _given: list[ByteRange] = field(default_factory=list)
 
@@ -42,9 +47,18 @@ class Supply:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         try:
-            async with asyncio.timeout(origin.timeout_seconds - self.seconds_spent):
+            async with nullcontext() if self.place is None else self.place.lent():
+                await self._fill(wanted)
+        finally:
+            self.seconds_spent += loop.time() - began_at
+
+    async def _fill(self, wanted: list[ByteRange]) -> None:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        try:
+            async with asyncio.timeout(self.file.origin.timeout_seconds - self._seconds_reading):
                 await self.file.fill(wanted)
         except TimeoutError as error:
             raise unreachable("") from error
         finally:
-            self.seconds_spent += loop.time() - began_at
+            self._seconds_reading += loop.time() - began_at

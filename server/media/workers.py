@@ -96,8 +96,10 @@ class DecoderPool:
         """
         if not source.num_bytes:
             raise video_fault("invalid_video", self._limits)
-        async with self._queue.place(current_client(), key=key):
+        async with self._queue.place(current_client(), key=key) as place:
             decoder = await self._start_decoder(source)
+            if decoder.supply is not None:
+                decoder.supply.place = place
             try:
                 yield decoder
             finally:

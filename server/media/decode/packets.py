@@ -65,6 +65,7 @@ class PacketTable:
         self.has_field_pairs = False
         """Whether some packets hold half a picture."""
         self._head_bytes = 0
+        self._has_surprises = False
         codec = stream.codec_context
         self._codec = codec.name
         self.nal_format = NalFormat.of(codec.name, codec.extradata or b"")
@@ -108,8 +109,9 @@ class PacketTable:
         )
 
     def _add_unseen(self, packet: VideoPacket) -> None:
-        if packet.pos is None or packet.pos < 0:
-            raise ValueError("a packet that is nowhere in the file")
+        if packet.pos is None or packet.pos < 0 or packet.has_sidedata("new_extradata"):
+            self._has_surprises = True
+            return
         self._keep(packet)
         self.places.append(ByteRange(packet.pos, packet.pos + packet.size))
         self.facts.append(
@@ -124,6 +126,8 @@ class PacketTable:
     @property
     def tells_all(self) -> bool:
         """Whether the container alone tells what packets hold: one frame each, that is shown."""
+        if self._has_surprises:
+            return False
         codec = self.stream.codec_context
         extradata = codec.extradata or b""
         if codec.name == "h264":
@@ -178,7 +182,7 @@ def unseen_packet_table(container: InputContainer, limits: DecodeLimits) -> Pack
     if len(tables) > 1 or not tables[0].tells_all or not container.format.name.startswith("mov,"):
         return None
     table = _filled(container, tables, limits)
-    return table if table.num_packets else None
+    return table if table.num_packets and table.tells_all else None
 
 
 def _filled(

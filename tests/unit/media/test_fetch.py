@@ -396,7 +396,10 @@ def fetcher_of(**settings):
 
 
 def fetching(fetcher, url):
-    return asyncio.create_task(fetcher.fetch(url, SizeLimit(100_000), param="p"))
+    async def bytes_of_file():
+        return (await fetcher.fetch(url, SizeLimit(100_000), param="p")).read()
+
+    return asyncio.create_task(bytes_of_file())
 
 
 async def until(condition):

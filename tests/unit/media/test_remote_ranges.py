@@ -231,6 +231,26 @@ async def test_another_plan_reads_what_is_missing(make_loader, source):
         assert origin.bytes_sent == sent
 
 
+async def test_what_is_read_later_counts_as_kept(make_loader, metrics, source):
+    def held():
+        return metrics.registry.get_sample_value("videochat_cache_bytes", {"cache": "downloads"})
+
+    origin = RangeOrigin(source)
+    async with origin.serving() as url:
+        loader = make_loader()
+        file = await loader.fetch(asking(url))
+        assert held() == pytest.approx(file.held_bytes, abs=100)
+        await load(loader, url, num_frames=4)
+        assert held() == pytest.approx(file.held_bytes, abs=100)
+        # One that grows out of the cache is not kept.
+        small = make_loader(download_cache_bytes=file.held_bytes - 10_000)
+        kept = await small.fetch(asking(url))
+        assert small._downloads.get(kept.origin.target.identity) is not None
+        await load(small, url, num_frames=6)
+        assert small._downloads.get(kept.origin.target.identity) is None
+        assert held() == 0
+
+
 async def test_two_at_once_share_everything(make_loader, host, source):
     origin = RangeOrigin(source)
     async with origin.serving() as url:
@@ -611,3 +631,25 @@ async def test_a_part_of_the_file_is_in_memory(make_loader, source):
     assert file.num_bytes == len(source)
     assert file.held_bytes < 0.3 * len(source)
     assert os.fstat(file.fd).st_blocks * 512 < 0.35 * len(source)
+
+
+async def test_a_slow_origin_keeps_no_decoder_from_others(make_loader, host, source):
+    silent = asyncio.Event()
+
+    async def behave(origin, ask):
+        if ask.number < 2:
+            return False
+        silent.set()
+        return await _be_silent(origin, ask)
+
+    slow, fast = RangeOrigin(source, before=behave), RangeOrigin(source)
+    loader = make_loader(max_concurrent_decodes=1, max_queued_decodes=0)
+    async with slow.serving() as slow_url, fast.serving() as url:
+        waiting = asyncio.create_task(load(loader, slow_url, num_frames=4))
+        await silent.wait()
+        while loader.is_full_for("anyone"):  # noqa: ASYNC110  # the answer before the silence
+            await asyncio.sleep(0.01)
+        assert (await load(loader, url, num_frames=4)).num_frames == 4
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
