@@ -130,9 +130,9 @@ class PacketTable:
             return False
         codec = self.stream.codec_context
         extradata = codec.extradata or b""
-        if codec.name == "h264":
+        if self._codec == "h264":
             return is_surely_progressive(extradata)
-        return self._codec in _TOLD_BY_CONTAINERS and bool(extradata)
+        return codec.codec.canonical_name in _TOLD_BY_CONTAINERS and bool(extradata)
 
     def read_again(self, container: InputContainer) -> "PacketTable":
         """Returns the table with its first packets as they are in ``container`` now."""

@@ -4,16 +4,22 @@ import asyncio
 import fcntl
 import mmap
 import os
+import random
+from collections import Counter
 
 import pytest
 
 from server.errors import InvalidVideo, RequestTooLarge, VideoUnreachable
 from server.media import messages
 from server.media.byteranges import ByteRange
+from server.media.clip import FramePlan
+from server.media.faults import VIDEO_FAULTS
 from server.media.memoryfile import MemoryFile
+from server.media.packettable import read_table
 from server.media.remotefile import RemoteFile, has_holes, in_few_requests
 from server.media.sourcefile import SparseFile
 from server.media.supply import Supply
+from tests.clips.counter import ClipRecipe
 from tests.unit.media.test_boxes import Memory
 
 DATA = bytes(range(256)) * 40_000
@@ -195,3 +201,31 @@ async def test_a_decoder_may_not_ask_for_more_than_the_limit(make_pool, origin):
         async with make_pool().open(file) as video:
             await video.probe()
     assert origin.reads == []
+
+
+async def test_damaged_tables_are_videos_or_known_faults(make_pool):
+    data = ClipRecipe(num_frames=100, options={"g": "10", "bf": "2"}).encode()
+    table = data.index(b"moov")
+    pool, dice = make_pool(decode_timeout_seconds=20), random.Random(1)
+    outcomes = Counter()
+    for _ in range(100):
+        mutated = bytearray(data)
+        for _ in range(dice.randint(1, 4)):
+            mutated[dice.randrange(table, len(data))] = dice.randrange(256)
+        origin = Memory(bytes(mutated))
+        file = RemoteFile(len(data), origin)
+        if not await read_table(file):
+            outcomes["no table"] += 1
+            continue
+        try:
+            async with pool.open(file) as video:
+                facts = await video.probe()
+                plan = FramePlan((0, facts.num_frames // 2), 160, 96)
+                assert (await video.decode(plan)).shape == (2, 96, 160, 3)
+                outcomes["frames"] += 1
+        except InvalidVideo as error:
+            outcomes[error.code] += 1
+    assert outcomes["frames"] > 30
+    assert outcomes.total() == 100
+    assert set(outcomes) <= {"frames", "no table", *VIDEO_FAULTS}
+    assert len(outcomes) >= 3
