@@ -81,8 +81,8 @@ bench-step: setup  ## what pruning costs a decode step, against an engine withou
 	$(BIN)/python -m tests.benchmarks.decode_step
 
 .PHONY: bench-decode
-bench-decode: setup  ## decoding videos, against vLLM's own loaders; half an hour
-	$(BIN)/python -m tests.benchmarks.video_decode
+bench-decode: setup  ## decoding videos, against vLLM's own loaders; an hour. DECODE="--study pixels"
+	$(BIN)/python -m tests.benchmarks.video_decode $(DECODE)
 
 .PHONY: fuzz
 fuzz: setup  ## 5000 damaged videos through real decoder processes; FUZZ="--count 200 --seed 2"
