@@ -653,3 +653,46 @@ async def test_a_slow_origin_keeps_no_decoder_from_others(make_loader, host, sou
         assert not waiting.done()
         waiting.cancel()
         await asyncio.wait([waiting])
+
+
+async def test_parts_are_asked_for_where_the_first_redirect_led(make_loader, source):
+    async def redirect(origin, ask):
+        if ask.path != "/clip.mp4":
+            return False
+        await origin.send(ask, "302 Found", {"Location": "/real.mp4"})
+        return True
+
+    origin = RangeOrigin(source, before=redirect)
+    async with origin.serving() as url:
+        loader = make_loader()
+        for _ in range(2):
+            clip = await load(loader, url, num_frames=4)
+            assert counters(clip.frames) == [0, 150, 300, 450]
+    paths = [ask.path for ask in origin.asks]
+    assert paths == ["/clip.mp4", *["/real.mp4"] * (len(paths) - 3), "/clip.mp4", "/real.mp4"]
+
+
+async def test_a_part_may_be_elsewhere_by_now(make_loader, source):
+    async def redirect(origin, ask):
+        if ask.path != "/clip.mp4" or ask.is_first:
+            return False
+        await origin.send(ask, "307 Temporary Redirect", {"Location": "/elsewhere.mp4"})
+        return True
+
+    origin = RangeOrigin(source, before=redirect)
+    async with origin.serving() as url:
+        clip = await load(make_loader(max_downloads_per_host=1), url, num_frames=4)
+    assert counters(clip.frames) == [0, 150, 300, 450]
+    assert "/elsewhere.mp4" in {ask.path for ask in origin.asks}
+
+
+async def test_what_a_plan_needs_is_known_without_decoding(make_loader, host, source):
+    origin = RangeOrigin(source)
+    async with origin.serving() as url:
+        loader, video = make_loader(), asking(url, num_frames=4)
+        facts, plan = await loader.plan(await loader.fetch(video), video)
+        assert (facts.num_frames, plan.frames.num_frames) == (NUM_FRAMES, 4)
+        clip = await loader.decode(await loader.fetch(video), video)
+    assert counters(clip.frames) == [0, 150, 300, 450]
+    assert origin.ranges.count("bytes=0-") == 2  # the second one is answered with 304
+    assert origin.bytes_sent < 0.3 * len(source)
