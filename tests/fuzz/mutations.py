@@ -7,6 +7,7 @@ depends on its number and the seed alone, so that it can be had again: ``--first
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 import tempfile
@@ -25,10 +26,12 @@ from server.media.clip import VideoClip
 from server.media.faults import VIDEO_FAULTS
 from server.media.forking import ForkHost
 from server.media.loader import VideoLoader
+from server.media.memoryfile import MemoryFile
 from server.media.workers import DecoderPool
 from server.settings import VideoSettings
 from tests.fuzz.damage import damaged
 from tests.fuzz.originals import originals
+from tests.unit.processes import children_of
 from tests.unit.scripted import memory_files
 
 _WISHES = (
@@ -77,6 +80,8 @@ class Report:
 async def run(count: int, seed: int, *, first: int = 0, shows_progress: bool = False) -> Report:
     """Returns what came of ``count`` mutations, from number ``first`` on."""
     report = Report()
+    gc.collect()
+    num_files_before = len(memory_files())  # of others in this process
     files = originals()
     num_at_once = len(os.sched_getaffinity(0))
     settings = VideoSettings(
@@ -99,7 +104,7 @@ async def run(count: int, seed: int, *, first: int = 0, shows_progress: bool = F
                     _show_progress(sum(report.outcomes.values()), count, report)
 
         await asyncio.gather(*(work() for _ in range(num_at_once)))
-        await _check_afterwards(loader, host, files, report)
+        await _check_afterwards(loader, host, files, report, num_files_before)
         await host.stop()
     return report
 
@@ -112,7 +117,7 @@ async def _try(
     what = f"{seed} ({kind}, {damages})"
     try:
         async with asyncio.timeout(120):
-            clip = await loader.decode(mutated, _request(number))
+            clip = await loader.decode(MemoryFile.of(mutated), _request(number))
     except InvalidVideo as error:
         report.note(kind, error.code)
         if error.code not in VIDEO_FAULTS:
@@ -143,23 +148,23 @@ def _is_sound(clip: VideoClip) -> bool:
 
 
 async def _check_afterwards(
-    loader: VideoLoader, host: ForkHost, files: dict[str, bytes], report: Report
+    loader: VideoLoader,
+    host: ForkHost,
+    files: dict[str, bytes],
+    report: Report,
+    num_files_before: int,
 ) -> None:
     for kind, source in files.items():
-        clip = await loader.decode(source, _request(0))
+        clip = await loader.decode(MemoryFile.of(source), _request(0))
         if clip.num_frames != 4 or clip.num_frames_replaced:
             report.wrong.append(f"afterwards a good file of kind {kind} became {clip}")
     del clip
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            while _children(host) or memory_files():  # noqa: ASYNC110  # they have no event
+            while children_of(host) or len(memory_files()) > num_files_before:  # noqa: ASYNC110  # they have no event
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        report.wrong.append(f"left behind: {_children(host)} {memory_files()}")
-
-
-def _children(host: ForkHost) -> list[str]:
-    return Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split()
+        report.wrong.append(f"left behind: {children_of(host)} {memory_files()}")
 
 
 @contextmanager

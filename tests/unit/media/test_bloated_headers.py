@@ -7,6 +7,7 @@ import pytest
 from server.errors import InvalidVideo
 from server.media.clip import FramePlan
 from server.media.faults import VIDEO_FAULTS
+from server.media.memoryfile import MemoryFile
 from tests.clips.counter import ClipRecipe, counters
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +73,7 @@ def tracks(source):
 async def test_what_is_beside_the_pictures_does_not_matter(make_pool, source, bloat):
     bloated = bloat(source)
     assert len(bloated) > len(source) + 50_000
-    async with make_pool().open(bloated) as video:
+    async with make_pool().open(MemoryFile.of(bloated)) as video:
         assert (await video.probe()).num_frames == NUM_FRAMES
         frames = (await video.decode(FramePlan((0, 17, 29), 160, 96))).view()
     assert counters(frames) == [0, 17, 29]
@@ -81,6 +82,6 @@ async def test_what_is_beside_the_pictures_does_not_matter(make_pool, source, bl
 @pytest.mark.parametrize("bloat", [edits, tracks])
 async def test_what_makes_too_much_of_the_pictures_is_a_named_fault(make_pool, source, bloat):
     with pytest.raises(InvalidVideo) as caught:
-        async with make_pool().open(bloat(source)) as video:
+        async with make_pool().open(MemoryFile.of(bloat(source))) as video:
             await video.probe()
     assert caught.value.code in VIDEO_FAULTS

@@ -396,10 +396,10 @@ def fetcher_of(**settings):
 
 
 def fetching(fetcher, url):
-    async def bytes_of_file():
+    async def fetch():
         return (await fetcher.fetch(url, SizeLimit(100_000), param="p")).read()
 
-    return asyncio.create_task(bytes_of_file())
+    return asyncio.create_task(fetch())
 
 
 async def until(condition):

@@ -16,6 +16,7 @@ from server.conversation import (
 )
 from server.errors import InvalidRequest, InvalidVideo, RequestTooLarge, VideoUnreachable
 from server.media.loader import VideoLoader
+from server.media.memoryfile import MemoryFile
 from server.media.picturelist import PictureList, pack_pictures
 from server.settings import VideoSettings
 from tests.clips.counter import ClipRecipe, counters
@@ -125,10 +126,12 @@ async def test_a_huge_picture_is_refused(make_loader):
 async def test_a_file_made_like_a_list_keeps_to_the_limits(make_loader):
     packed = pack_pictures(PictureList([encoded_counter(0)] * 5, 2.0))
     with pytest.raises(InvalidVideo) as caught:
-        await make_loader(max_source_frames=4).decode(packed, request([as_base64(b"")]))
+        await make_loader(max_source_frames=4).decode(
+            MemoryFile.of(packed), request([as_base64(b"")])
+        )
     assert caught.value.code == "video_too_long"
     with pytest.raises(InvalidVideo) as caught:
-        await make_loader().decode(packed[:-1], request([as_base64(b"")]))
+        await make_loader().decode(MemoryFile.of(packed[:-1]), request([as_base64(b"")]))
     assert caught.value.code == "invalid_video"
 
 

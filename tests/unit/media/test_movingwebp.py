@@ -10,6 +10,7 @@ from PIL import Image, ImageSequence
 
 from server.errors import InvalidVideo
 from server.media.clip import FramePlan
+from server.media.memoryfile import MemoryFile
 from server.media.picturelist import PictureList, pack_pictures
 from server.media.picturesource import open_source
 from tests.clips.decoded import LIMITS
@@ -255,7 +256,7 @@ def test_damage_anywhere_is_a_clip_or_a_named_fault(seed):
 @pytest.mark.anyio
 async def test_a_decoder_process_decodes_it(make_pool):
     source = ANIMATIONS["lossless"]
-    async with make_pool().open(source) as video:
+    async with make_pool().open(MemoryFile.of(source)) as video:
         facts = await video.probe()
         frames = (await video.decode(FramePlan((0, 5), *SIZE))).view()
     assert facts.num_frames == 6

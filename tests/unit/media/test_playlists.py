@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from server.errors import InvalidVideo
+from server.media.memoryfile import MemoryFile
 from tests.clips.counter import ClipRecipe
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +41,7 @@ async def test_a_file_that_points_elsewhere_is_refused_and_not_followed(name, ma
     text = FILES[name].replace("URL", f"http://127.0.0.1:{port}").replace("PORT", port)
     source = text.replace("FILE", str(video)).encode()
     with pytest.raises(InvalidVideo) as caught:
-        async with make_pool().open(source) as opened:
+        async with make_pool().open(MemoryFile.of(source)) as opened:
             await opened.probe()
     listener.close()
     await listener.wait_closed()

@@ -8,6 +8,7 @@ import pytest
 
 from server.errors import InvalidVideo
 from server.media.clip import FramePlan
+from server.media.memoryfile import MemoryFile
 from tests.clips.decoded import decoded_frames, probed, reference_frames
 
 INDEX = Path(__file__).parents[4] / "shared" / "videos" / "INDEX.tsv"
@@ -109,7 +110,7 @@ async def test_every_recorded_file_has_its_outcome_here():
 @pytest.mark.parametrize("name", DECODED)
 async def test_a_recorded_video_decodes(name, make_pool):
     num_frames, size, rotation, last_seconds, duration_seconds = DECODED[name]
-    async with make_pool().open(recorded(name)) as video:
+    async with make_pool().open(MemoryFile.of(recorded(name))) as video:
         facts = await video.probe()
         assert (facts.num_frames, (facts.width, facts.height)) == (num_frames, size)
         assert facts.rotation_degrees == rotation
@@ -136,7 +137,7 @@ async def test_the_table_agrees_with_what_others_measured(name):
 @pytest.mark.parametrize("name", REPLACED)
 async def test_what_does_not_decode_is_counted(name, make_pool):
     num_frames = DECODED[name][0]
-    async with make_pool().open(recorded(name)) as video:
+    async with make_pool().open(MemoryFile.of(recorded(name))) as video:
         await video.probe()
         decoded = await video.decode(FramePlan(tuple(range(num_frames)), 112, 84))
     assert decoded.num_replaced == REPLACED[name]
@@ -159,13 +160,13 @@ async def test_chosen_frames_equal_those_of_decoding_everything(name):
 async def test_a_recorded_file_that_is_no_usable_video_is_refused(name, make_pool):
     code, _ = REFUSED[name]
     with pytest.raises(InvalidVideo) as caught:
-        async with make_pool().open(recorded(name)) as video:
+        async with make_pool().open(MemoryFile.of(recorded(name))) as video:
             await video.probe()
     assert caught.value.code == code
 
 
 async def test_times_follow_a_recorded_variable_rate(make_pool):
-    async with make_pool().open(recorded("scr_editor_cursed_vfr.mp4")) as video:
+    async with make_pool().open(MemoryFile.of(recorded("scr_editor_cursed_vfr.mp4"))) as video:
         facts = await video.probe()
     gaps = np.diff(facts.frame_times_seconds)
     assert gaps.min() == pytest.approx(0.0053, abs=2e-4)
