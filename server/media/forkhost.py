@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -82,12 +82,16 @@ class _Spare:
     def forked(cls, task: Callable[[DecodeJob], None], control: socket.socket) -> Self | None:
         """Returns a new one, None if the machine has no room for it."""
         host_pid = os.getpid()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            pid = os.fork()
-        except OSError:
-            pid = -1
-        if pid == 0:
+        with ExitStack() as until_forked:
+            try:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                until_forked.callback(ours.close)
+                until_forked.callback(theirs.close)
+                pid = os.fork()
+            except OSError:
+                return None
+            until_forked.pop_all()
+        if not pid:
             try:
                 die_with_parent(host_pid)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -98,9 +102,6 @@ class _Spare:
                 # Never return into the host's loop, and skip the interpreter's clean-up.
                 os._exit(0)
         theirs.close()
-        if pid < 0:
-            ours.close()
-            return None
         return cls(ours)
 
     def takes(self, message: bytes, fds: list[int]) -> bool:
