@@ -94,6 +94,11 @@ class UrlSource:
         """What stands before the colon, in lower case, if it is short; nobody has checked it."""
         return self.url[:6].partition(":")[0].lower()
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is an http(s) URL."""
+        return self.scheme in ("http", "https")
+
     def __repr__(self) -> str:
         return f"UrlSource({len(self.url)} characters)"
 

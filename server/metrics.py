@@ -45,6 +45,8 @@ CacheName = Literal["clips", "facts", "downloads"]
 """What a cache holds: decoded frames, what probing found out, encoded videos of URLs."""
 CacheOutcome = Literal["hit", "shared", "miss"]
 """How a look into a cache ended; ``shared`` joined work that was under way already."""
+DownloadKind = Literal["whole", "range"]
+"""How a file of a URL is read: all of it, or the parts that are needed."""
 
 # The list of vllm:time_to_first_token_seconds, so that quantiles compare, and finer from 1 to 60 s,
 # where requests with video are.
@@ -111,6 +113,32 @@ class QueueMeter:
     def busy(self, num_decoders: int) -> None:
         """Note how many decoders are at work now."""
         self._busy.set(num_decoders)
+
+
+class DownloadMeter:
+    """Counts what is downloaded from URLs."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._bytes = Counter(
+            "videochat_download_bytes",
+            "Bytes of files that were read from URLs.",
+            registry=registry,
+        )
+        downloads = Counter(
+            "videochat_downloads",
+            "Files that were read from URLs, by how.",
+            ("kind",),
+            registry=registry,
+        )
+        self._downloads = {kind: downloads.labels(kind) for kind in get_args(DownloadKind)}
+
+    def began(self, kind: DownloadKind) -> None:
+        """Note that a file is read in this way."""
+        self._downloads[kind].inc()
+
+    def received(self, num_bytes: int) -> None:
+        """Note that bytes of a file have arrived."""
+        self._bytes.inc(num_bytes)
 
 
 class FileMeter:
@@ -213,6 +241,8 @@ class Metrics:
         self._define_cache_collectors(registry)
         self.decode_queue = QueueMeter(registry)
         """Of videos that wait for a decoder."""
+        self.downloads = DownloadMeter(registry)
+        """Of files that URLs lead to."""
         self.files = FileMeter(registry)
         """Of uploaded files."""
         self._start_at_zero()

@@ -22,8 +22,8 @@ from server.engine.base import (
 from server.errors import EngineUnavailable
 from server.media.clip import VideoClip, VideoFacts
 from server.media.loader import PlanHook, VideoLoader
-from server.media.memoryfile import MemoryFile
 from server.media.planning import ClipPlan
+from server.media.remotefile import EncodedVideo
 from server.metrics import Metrics
 from server.timing import Stopwatch
 from server.together import all_of
@@ -169,18 +169,18 @@ class ChatPipeline:
             for index, (clip, video) in enumerate(zip(clips, videos, strict=True))
         ]
 
-    async def _fetch(self, video: VideoRequest) -> MemoryFile:
+    async def _fetch(self, video: VideoRequest) -> EncodedVideo:
         with self._metrics.video(is_complete=False):
             return await self._loader.fetch(video)
 
     async def _plan(
-        self, source: MemoryFile, video: VideoRequest, on_plan: PlanHook
+        self, source: EncodedVideo, video: VideoRequest, on_plan: PlanHook
     ) -> tuple[VideoFacts, ClipPlan]:
         with self._metrics.video(is_complete=False):
             return await self._loader.plan(source, video, on_plan=on_plan)
 
     async def _decode(
-        self, source: MemoryFile, video: VideoRequest, on_plan: PlanHook
+        self, source: EncodedVideo, video: VideoRequest, on_plan: PlanHook
     ) -> VideoClip:
         with self._metrics.video(), self._metrics.decode():
             return await self._loader.decode(source, video, on_plan=on_plan)

@@ -75,6 +75,8 @@ def _accepted_sources(settings: Settings, *, takes_uploads: bool) -> JsonObject:
     return {
         "max_videos": video.max_videos,
         "max_video_bytes": video.max_video_bytes,
+        "range_threshold_bytes": video.range_threshold_bytes,
+        "max_ranged_video_bytes": video.max_ranged_video_bytes,
         "max_source_frames": video.max_source_frames,
         "max_pixels_per_frame": video.max_pixels_per_frame,
         "max_list_frames": video.max_list_frames,

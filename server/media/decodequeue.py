@@ -4,11 +4,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from server.errors import Overloaded
 from server.metrics import QueueMeter
+
+_MAX_LENT_PER_PLACE = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +49,7 @@ class DecodeQueue:
         self._max_wait_seconds = max_wait_seconds
         self._meter = meter
         self._num_taken = 0
+        self._num_lent = 0
         self._lines: dict[str, deque[_Ticket]] = {}
         """Tickets of each client that waits, oldest first; clients in the order of their turns."""
 
@@ -59,7 +62,7 @@ class DecodeQueue:
         return longest < len(self._lines.get(client, ())) + 2
 
     @asynccontextmanager
-    async def place(self, client: str, *, key: bytes = b"") -> AsyncIterator[None]:
+    async def place(self, client: str, *, key: bytes = b"") -> AsyncIterator["Place"]:
         """Hold a place in the ``with`` block, once it is the turn of ``client``.
 
         Args:
@@ -70,16 +73,37 @@ class DecodeQueue:
             Overloaded: too many wait, or the wait was too long.
         """
         began_at = time.monotonic()
+        await self._take(client, key)
+        self._meter.waited(time.monotonic() - began_at)
+        place = Place(self, client)
+        try:
+            yield place
+        finally:
+            if place.is_held:
+                self._give_back()
+
+    @asynccontextmanager
+    async def lending(self, place: "Place") -> AsyncIterator[None]:
+        """Give a place to others in the ``with`` block; for ``Place``."""
+        if self._num_lent >= self._num_places * _MAX_LENT_PER_PLACE:
+            yield
+            return
+        self._num_lent += 1
+        place.is_held = False
+        self._give_back()
+        try:
+            yield
+            await self._take(place.client, b"")
+            place.is_held = True
+        finally:
+            self._num_lent -= 1
+
+    async def _take(self, client: str, key: bytes) -> None:
         if self._num_taken < self._num_places:
             self._num_taken += 1
         else:
             await self._wait(self._line_up(client, key))
-        self._meter.waited(time.monotonic() - began_at)
         self._meter.busy(self._num_taken)
-        try:
-            yield
-        finally:
-            self._give_back()
 
     def hold(self) -> None:
         """Take one place more, whether or not it is free, until ``release``.
@@ -167,6 +191,28 @@ class DecodeQueue:
     @property
     def _num_waiting(self) -> int:
         return sum(map(len, self._lines.values()))
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A place that is held."""
+
+    queue: DecodeQueue
+    client: str
+    """Whose it is."""
+    is_held: bool = True
+    """Whether it is the holder's now."""
+
+    def lent(self) -> AbstractAsyncContextManager[None]:
+        """Returns a context in which others have the place, while its decoder waits for something.
+
+        Leaving it, unless by an error, takes a turn in line again. Of those who wait like this only
+        so many may, as each has a process; further ones keep their place.
+
+        Raises:
+            Overloaded: as for ``DecodeQueue.place``.
+        """
+        return self.queue.lending(self)
 
 
 def _overloaded() -> Overloaded:

@@ -5,16 +5,22 @@ import mmap
 import os
 import socket
 import traceback
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from server.errors import InvalidVideo
 from server.media import messages
+from server.media.byteranges import ByteRange
 from server.media.clip import FramePlan
 from server.media.confinement import allow_frames, confine
+from server.media.decode import VideoSource
 from server.media.faults import VIDEO_FAULTS, VideoFault
 from server.media.messages import DecodeJob
-from server.media.picturesource import open_source
+from server.media.picturesource import Source, open_source
+from server.media.remotefile import has_holes, in_few_requests
+from server.media.sourcefile import SparseFile
 
 _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "can't start new thread")
 """Of torch and of Python's threads, which raise no MemoryError."""
@@ -23,7 +29,10 @@ _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "can't start new 
 def decode_video(job: DecodeJob) -> None:
     """Answer the server until it has its frames, or knows why there are none."""
     try:
-        confine(job.limits, source_bytes=os.fstat(job.source_fd).st_size)
+        # A file with holes is not mapped.
+        is_mapped = not has_holes(job.source_fd)
+        source_bytes = os.fstat(job.source_fd).st_size if is_mapped else 0
+        confine(job.limits, source_bytes=source_bytes)
         _converse(job)
     except InvalidVideo as error:
         _report(job, _known(error.code), found=error.found)
@@ -37,8 +46,7 @@ def decode_video(job: DecodeJob) -> None:
 
 
 def _converse(job: DecodeJob) -> None:
-    source = memoryview(mmap.mmap(job.source_fd, 0, access=mmap.ACCESS_READ))
-    with open_source(source, job.limits) as video:
+    with _opened(job) as video:
         facts = video.probe()
         job.channel.sendall(messages.pack("facts", messages.facts_to_bytes(facts)))
         plan = _receive_plan(job.channel)
@@ -47,6 +55,22 @@ def _converse(job: DecodeJob) -> None:
         frames = np.frombuffer(mmap.mmap(job.frames_fd, 0), np.uint8).reshape(shape)
         num_replaced = video.decode(plan, frames)
         job.channel.sendall(messages.pack("done", messages.count_to_bytes(num_replaced)))
+
+
+def _opened(job: DecodeJob) -> Source:
+    if has_holes(job.source_fd):
+        return VideoSource(SparseFile(job.source_fd), job.limits, fetch=partial(_fetch, job))
+    source = memoryview(mmap.mmap(job.source_fd, 0, access=mmap.ACCESS_READ))
+    return open_source(source, job.limits)
+
+
+def _fetch(job: DecodeJob, parts: Sequence[ByteRange]) -> None:
+    """Return when these parts of the file are there."""
+    needs = in_few_requests(parts)
+    job.channel.sendall(messages.pack("needs", messages.ranges_to_bytes(needs)))
+    header = messages.unpack_header(_receive(job.channel, messages.HEADER_BYTES))
+    if header.kind != "filled":
+        raise ValueError("not an answer to what was asked for")
 
 
 def _receive_plan(channel: socket.socket) -> FramePlan:

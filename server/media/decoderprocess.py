@@ -15,7 +15,9 @@ from server.media.clip import FramePlan, VideoFacts
 from server.media.faults import DecodeLimits, video_fault
 from server.media.forking import ForkHost
 from server.media.frames import SharedFrames
-from server.media.memoryfile import NO_MORE_CHANGES_OF_SIZE, MemoryFile
+from server.media.memoryfile import NO_MORE_CHANGES_OF_SIZE
+from server.media.remotefile import EncodedVideo, RemoteFile
+from server.media.supply import Supply
 
 _EXIT_SECONDS = 5.0
 
@@ -29,10 +31,13 @@ class DecoderProcess:
     frames_fd: int
     limits: DecodeLimits
     deadline: float
-    """Time of the event loop's clock at which the video has taken too long."""
+    """Time of the event loop's clock at which the video has taken too long, but for the time that
+    the server took to fetch parts of it."""
+    supply: Supply | None = None
+    """Gives it the parts of a remote file that it asks for."""
 
     @classmethod
-    async def start(cls, host: ForkHost, source: MemoryFile, limits: DecodeLimits) -> Self:
+    async def start(cls, host: ForkHost, source: EncodedVideo, limits: DecodeLimits) -> Self:
         """Returns a decoder that has begun to read ``source``.
 
         Raises:
@@ -50,7 +55,8 @@ class DecoderProcess:
             theirs.close()
             pidfd = await _receive_pidfd(channel, deadline)
             until_started.pop_all()
-        return cls(channel, pidfd, frames_fd, limits, deadline)
+        supply = Supply(source) if isinstance(source, RemoteFile) else None
+        return cls(channel, pidfd, frames_fd, limits, deadline, supply)
 
     async def probe(self) -> VideoFacts:
         """Returns what the decoder found out about the video.
@@ -113,7 +119,24 @@ class DecoderProcess:
         os.close(self.frames_fd)
 
     async def _receive(self, expected: messages.MessageKind) -> bytes:
-        """Returns the payload of the next message, which must be ``expected``."""
+        """Returns the payload of the next answer, which must be ``expected``."""
+        kind, payload = await self._receive_message()
+        while kind == "needs" and self.supply is not None:
+            await self._give(self.supply, payload)
+            kind, payload = await self._receive_message()
+        if kind != expected:
+            raise video_fault("video_decode_failed", self.limits)
+        return payload
+
+    async def _give(self, supply: Supply, needs: bytes) -> None:
+        try:
+            await supply.give(messages.ranges_from_bytes(needs))
+        except ValueError as error:
+            raise video_fault("video_decode_failed", self.limits) from error
+        await self._send(messages.pack("filled"))
+
+    async def _receive_message(self) -> tuple[messages.MessageKind, bytes]:
+        """Returns the kind and the payload of the next message, which must not be a fault."""
         header = await self._receive_exactly(messages.HEADER_BYTES)
         try:
             message = messages.unpack_header(header)
@@ -121,17 +144,15 @@ class DecoderProcess:
             if message.kind == "fault":
                 fault, found = messages.fault_from_bytes(payload)
                 raise video_fault(fault, self.limits, found=found)
-            if message.kind != expected:
-                raise ValueError("a message out of turn")
         except ValueError as error:
             raise video_fault("video_decode_failed", self.limits) from error
-        return payload
+        return message.kind, payload
 
     async def _receive_exactly(self, num_bytes: int) -> bytes:
         loop = asyncio.get_running_loop()
         data = bytearray()
         try:
-            async with asyncio.timeout_at(self.deadline):
+            async with asyncio.timeout_at(self._deadline):
                 while len(data) < num_bytes:
                     chunk = await loop.sock_recv(self.channel, num_bytes - len(data))
                     if not chunk:
@@ -144,10 +165,14 @@ class DecoderProcess:
             raise video_fault("video_decode_failed", self.limits) from error
         return bytes(data)
 
+    @property
+    def _deadline(self) -> float:
+        return self.deadline + (0.0 if self.supply is None else self.supply.seconds_spent)
+
     async def _send(self, message: bytes) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout_at(self.deadline):
+            async with asyncio.timeout_at(self._deadline):
                 await loop.sock_sendall(self.channel, message)
         except TimeoutError as error:
             raise video_fault("video_too_complex", self.limits) from error

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from server.media.cache import BoundedCache
-from server.media.memoryfile import MemoryFile
+from server.media.rangereading import Validator
+from server.media.remotefile import EncodedVideo, RemoteFile
 from server.metrics import Metrics
 
 Headers = Mapping[bytes, bytes]
@@ -28,7 +29,7 @@ _NOT_KEPT = re.compile(rb"(^|[\s,])(no-store|private)($|[\s,=])", re.IGNORECASE)
 class Download:
     """A body, and how to ask its origin whether it still holds."""
 
-    body: MemoryFile
+    body: EncodedVideo
     conditions: tuple[tuple[bytes, bytes], ...]
     """Headers for a request that is answered with 304 if it does."""
 
@@ -50,7 +51,7 @@ class DownloadCache:
         """Returns what was kept of ``url``, to be asked about; None if there is nothing."""
         return self._kept.get(_key(url))
 
-    def confirmed(self, url: bytes, download: Download, headers: Headers) -> MemoryFile:
+    def confirmed(self, url: bytes, download: Download, headers: Headers) -> EncodedVideo:
         """Returns the body of a download about which the origin has said that it still holds.
 
         Args:
@@ -63,15 +64,21 @@ class DownloadCache:
             self._kept.discard(_key(url))
         return download.body
 
-    def loaded(self, url: bytes, body: MemoryFile, headers: Headers) -> MemoryFile:
-        """Returns ``body``, which has come whole; keeps it if the answer's headers allow."""
+    def loaded(self, url: bytes, body: EncodedVideo, headers: Headers) -> None:
+        """Keep ``body``, which has just come, if the answer's headers allow."""
         self._meter.looked_up("miss")
         conditions = () if _forbids_keeping(headers) else _conditions(headers)
         if conditions:
             self._kept.put(_key(url), Download(body, conditions))
         else:
             self._kept.discard(_key(url))
-        return body
+
+    def grown(self, url: bytes) -> None:
+        """Make room for what was read since of a file with holes, or let it go."""
+        kept = self._kept.get(_key(url))
+        if kept is not None:
+            self._kept.discard(_key(url))
+            self._kept.put(_key(url), kept)
 
     def forget(self) -> None:
         """Free the memory."""
@@ -84,7 +91,9 @@ def _key(url: bytes) -> bytes:
 
 
 def _num_bytes(download: Download) -> int:
-    return download.body.num_bytes + sum(len(value) for _, value in download.conditions)
+    body = download.body
+    num_bytes = body.held_bytes if isinstance(body, RemoteFile) else body.num_bytes
+    return num_bytes + sum(len(value) for _, value in download.conditions)
 
 
 def _forbids_keeping(headers: Headers) -> bool:
@@ -97,15 +106,32 @@ def _conditions(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
     """Returns the headers to ask with; none if the origin offers no way to."""
     if etag := headers.get(b"etag"):
         return ((b"If-None-Match", etag),)
-    changed, now = headers.get(b"last-modified"), headers.get(b"date")
-    if changed and now:
-        try:
-            age = _seconds(now) - _seconds(changed)
-        except ValueError:
-            return ()
-        if age >= _SETTLED_SECONDS:
-            return ((b"If-Modified-Since", changed),)
+    if changed := _settled_date(headers):
+        return ((b"If-Modified-Since", changed),)
     return ()
+
+
+def validator_of(headers: Headers) -> Validator | None:
+    """Returns what tells that parts belong to one state of a file; None if nothing surely does."""
+    if etag := headers.get(b"etag"):
+        # A weak one may be the same for other bytes.
+        is_strong = len(etag) > 2 and etag.startswith(b'"') and etag.endswith(b'"')
+        return Validator(b"etag", etag) if is_strong else None
+    if changed := _settled_date(headers):
+        return Validator(b"last-modified", changed)
+    return None
+
+
+def _settled_date(headers: Headers) -> bytes | None:
+    """Returns when the file was changed, if that is so long ago that it was the last time."""
+    changed, now = headers.get(b"last-modified"), headers.get(b"date")
+    if not changed or not now:
+        return None
+    try:
+        age = _seconds(now) - _seconds(changed)
+    except ValueError:
+        return None
+    return changed if age >= _SETTLED_SECONDS else None
 
 
 def _seconds(date: bytes) -> float:

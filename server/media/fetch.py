@@ -1,166 +1,62 @@
 """Downloads for strangers: only from the public internet, only so many bytes, only so long.
 
-The address that is checked is the address that is connected to, for every redirect and for
-addresses written as numbers, so there is no moment at which a name can change its meaning.
+A video is read by range where that can save something: from an origin that gives out ranges and
+says which state of the file they are of, and where the file is large and tells what is where.
 """
 
 import asyncio
-import logging
-import re
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Self
-from urllib.parse import quote, urljoin, urlsplit
+from functools import partial
+from typing import TypeAlias
 
 import httpcore
 
-from server.errors import InvalidRequest, VideoUnreachable
-from server.media.addresses import is_public_address
-from server.media.downloads import DownloadCache
-from server.media.hosts import HostList, HostSlots
+from server.media.byteranges import ContentRange
+from server.media.downloads import Download, DownloadCache, validator_of
 from server.media.memoryfile import MemoryFile, in_memory
+from server.media.network import (
+    Headers,
+    Redirect,
+    Resolve,
+    Web,
+    body_of,
+    headers_of,
+    redirect_of,
+    require_identity,
+)
+from server.media.packettable import may_have_table, read_table
+from server.media.rangereading import RangeReader, Validator
+from server.media.remotefile import EncodedVideo, RemoteFile
 from server.media.sizelimit import SizeLimit
+from server.media.targets import Target
+from server.media.webfaults import RemoteFileChanged, TooLarge, Unreachable, as_request_errors
+from server.metrics import Metrics
 from server.settings import VideoSettings
 
-logger = logging.getLogger(__name__)
-
-_MAX_URL_CHARACTERS = 2048
-_MAX_REDIRECTS = 3
-_REDIRECTS = (301, 302, 303, 307, 308)
-_MAX_ADDRESSES_TRIED = 4
-_CONNECT_SECONDS = 5.0
-# Threads are cheap, and names that take long must not keep others from finding their hosts.
-_MAX_LOOKUPS = 64
-_PORTS = {"http": 80, "https": 443}
-_FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
-_HEADERS = [
-    (b"Accept", b"*/*"),
-    (b"Accept-Encoding", b"identity"),
-    (b"User-Agent", b"video-chat-server"),
-    (b"Connection", b"close"),
-]
-_PATH_CHARACTERS = "/%:@!$&'()*+,;=~-._"
+_HEADERS = ((b"Accept", b"*/*"), (b"Accept-Encoding", b"identity"))
+_AGENT = (b"User-Agent", b"video-chat-server")
+_ONCE = (b"Connection", b"close")
+_FROM_THE_START = (b"Range", b"bytes=0-")
+_FIRST_BYTES = 1 << 18
+"""Looked at before it is decided how to go on."""
 
 
-class _MalformedURL(Exception):
-    """The URL breaks a rule; the message is for the client."""
-
-
-class _Unreachable(Exception):
-    """The URL could not be retrieved; the message is a fixed label for the log."""
-
-
-class _TooLarge(Exception):
-    """The body exceeds the limit."""
-
-
-_NETWORK_FAILURES = (
-    _Unreachable,
-    OSError,  # TimeoutError and ssl.SSLError are some
-    httpcore.NetworkError,
-    httpcore.TimeoutException,
-    httpcore.ProtocolError,
-)
+class _NotByRange(Exception):
+    """The file has to be read as a whole, by a request of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
-    """What a URL may be, by the settings."""
+class _Begun:
+    """A file of which the first bytes were read."""
 
-    any_port: bool
-    hosts: HostList
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """A URL that keeps to the rules, in the parts that go on the wire."""
-
-    text: str
-    scheme: str
-    host: str
-    port: int
-    path: str
-
-    @classmethod
-    def parse(cls, url: str, rules: _Rules) -> Self:
-        if len(url) > _MAX_URL_CHARACTERS:
-            raise _MalformedURL(f"it is longer than {_MAX_URL_CHARACTERS} characters")
-        if _FORBIDDEN_CHARACTERS.search(url):
-            raise _MalformedURL("it has a space, a control character or a backslash")
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-            host = (parts.hostname or "").encode("idna").decode("ascii")
-        except ValueError as error:  # UnicodeError is one
-            raise _MalformedURL("its host or port is not valid") from error
-        if parts.scheme not in _PORTS:
-            raise _MalformedURL("its scheme is neither http nor https")
-        if "@" in parts.netloc:
-            raise _MalformedURL("it carries a user name or password")
-        if not host:
-            raise _MalformedURL("it has no host")
-        if port is None:
-            port = _PORTS[parts.scheme]
-        if not rules.any_port and port not in _PORTS.values():
-            raise _MalformedURL("its port is neither 80 nor 443")
-        if not rules.hosts.allows(host):
-            raise _MalformedURL("its host is none that this server fetches from")
-        path = quote(parts.path or "/", safe=_PATH_CHARACTERS)
-        if parts.query:
-            path += "?" + quote(parts.query, safe=_PATH_CHARACTERS + "?[]")
-        return cls(url, parts.scheme, host, port, path)
-
-    def redirected(self, location: str, rules: _Rules) -> Self:
-        """Returns the target of a redirect found here."""
-        try:
-            target = type(self).parse(urljoin(self.text, location), rules)
-        except (_MalformedURL, ValueError) as error:
-            raise _Unreachable("redirect to a forbidden URL") from error
-        if self.scheme == "https" and target.scheme == "http":
-            raise _Unreachable("redirect from https to http")
-        return target
-
-    @property
-    def identity(self) -> bytes:
-        """What is asked of whom, in bytes."""
-        return f"{self.scheme}://{self.host}:{self.port}{self.path}".encode()
-
-    def to_httpcore(self) -> httpcore.URL:
-        return httpcore.URL(
-            scheme=self.scheme.encode(),
-            host=self.host.encode(),
-            port=self.port,
-            target=self.path.encode(),
-        )
+    file: RemoteFile
+    identity: bytes
+    headers: Headers
 
 
-def unreachable(param: str) -> VideoUnreachable:
-    """Returns the error for a URL that could not be retrieved, whatever the reason."""
-    return VideoUnreachable(
-        "The video URL could not be retrieved. Check that it is publicly reachable, or send the "
-        "video as a data: URL.",
-        param=param,
-    )
-
-
-Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""Returns the addresses of a host for a port. Raises OSError if there are none."""
-
-
-class _SystemResolver:
-    """Asks the system, which may take its time: in threads that nothing else waits for."""
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_MAX_LOOKUPS, thread_name_prefix="resolver")
-
-    async def __call__(self, host: str, port: int) -> list[str]:
-        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
-        return list(dict.fromkeys(str(info[4][0]) for info in found))
+_Found: TypeAlias = EncodedVideo | _Begun
 
 
 class Fetcher:
@@ -173,6 +69,7 @@ class Fetcher:
         *,
         resolve: Resolve | None = None,
         network: httpcore.AsyncNetworkBackend | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """Prepare.
 
@@ -181,16 +78,14 @@ class Fetcher:
             downloads: what is kept of earlier downloads; by default nothing.
             resolve: finds the addresses of a host; by default the system does.
             network: connects to addresses; by default the system does.
+            metrics: counts what is downloaded; by default nobody reads them.
         """
         self._downloads = DownloadCache() if downloads is None else downloads
-        self._rules = _Rules(settings.allow_private_addresses, HostList(settings.allowed_hosts))
-        self._network = _CheckedNetwork(
-            allow_private=settings.allow_private_addresses,
-            resolve=_SystemResolver() if resolve is None else resolve,
-            network=httpcore.AnyIOBackend() if network is None else network,
-        )
+        self._web = Web(settings, resolve=resolve, network=network)
         self._timeout_seconds = settings.fetch_timeout_seconds
-        self._slots = HostSlots(settings.max_downloads_per_host)
+        self._range_threshold_bytes = settings.range_threshold_bytes
+        self._ranged_limit = SizeLimit(settings.max_ranged_video_bytes)
+        self._meter = (Metrics() if metrics is None else metrics).downloads
 
     async def fetch(self, url: str, limit: SizeLimit, *, param: str) -> MemoryFile:
         """Returns the body that ``url`` leads to.
@@ -200,118 +95,208 @@ class Fetcher:
             RequestTooLarge: the body has more bytes than the limit.
             VideoUnreachable: anything else; one text, so that nobody can map our network.
         """
-        try:
-            target = _Target.parse(url, self._rules)
+        with as_request_errors(limit, param=param):
+            target = Target.parse(url, self._web.rules)
             async with asyncio.timeout(self._timeout_seconds):
-                return await self._follow(target, limit)
-        except _MalformedURL as error:
-            raise InvalidRequest(
-                f"The video URL is not accepted: {error}. Send a plain http(s) URL.",
-                param=param,
-                code="invalid_video_url",
-            ) from error
-        except _TooLarge as error:
-            raise limit.exceeded(param) from error
-        except _NETWORK_FAILURES as error:
-            reason = str(error) if isinstance(error, _Unreachable) else type(error).__name__
-            logger.info("video URL not retrieved: %s", reason)
-            raise unreachable(param) from error
+                return await self._whole(target, limit)
 
-    async def _follow(self, target: _Target, limit: SizeLimit) -> MemoryFile:
-        for _ in range(_MAX_REDIRECTS + 1):
-            async with self._slots.slot(target.host):
-                found = await self._get(target, limit.max_bytes)
-            if isinstance(found, MemoryFile):
-                return found
-            target = target.redirected(found, self._rules)
-        raise _Unreachable("too many redirects")
+    async def open(self, url: str, limit: SizeLimit, *, param: str) -> EncodedVideo:
+        """Returns the body that ``url`` leads to, of which only a part may have been read.
 
-    async def _get(self, target: _Target, max_bytes: int) -> MemoryFile | str:
+        Args:
+            url: where the video is.
+            limit: for the bytes that are read.
+            param: JSON path of the URL, for errors.
+
+        Raises:
+            InvalidRequest, RequestTooLarge, VideoUnreachable: as for ``fetch``.
+        """
+        threshold_bytes = self._range_threshold_bytes
+        if threshold_bytes is None:
+            return await self.fetch(url, limit, param=param)
+        with as_request_errors(limit, param=param):
+            target = Target.parse(url, self._web.rules)
+            async with asyncio.timeout(self._timeout_seconds):
+                try:
+                    return await self._by_range(target, limit, threshold_bytes)
+                except (_NotByRange, RemoteFileChanged):
+                    return await self._whole(target, limit)
+
+    async def _whole(self, target: Target, limit: SizeLimit) -> MemoryFile:
+        return await self._web.follow(target, partial(self._get_whole, max_bytes=limit.max_bytes))
+
+    async def _by_range(
+        self, target: Target, limit: SizeLimit, threshold_bytes: int
+    ) -> EncodedVideo:
+        begin = partial(self._begin, limit=limit, threshold_bytes=threshold_bytes)
+        found: _Found = await self._web.follow(target, begin)
+        if not isinstance(found, _Begun):
+            return found
+        if found.file.num_bytes > self._ranged_limit.max_bytes:
+            raise self._ranged_limit.exceeded("")
+        if not await read_table(found.file):
+            raise _NotByRange
+        self._meter.began("range")
+        self._downloads.loaded(found.identity, found.file, found.headers)
+        return found.file
+
+    async def _get_whole(self, target: Target, *, max_bytes: int) -> MemoryFile | Redirect:
         """Returns the body, or the location that the answer redirects to."""
         kept = self._downloads.get(target.identity)
-        request_headers = [*_HEADERS, *(kept.conditions if kept is not None else ())]
-        async with (
-            httpcore.AsyncConnectionPool(
-                # Loading the certificates takes long enough to be left out where none is looked at.
-                ssl_context=self._ssl_context if target.scheme == "https" else None,
-                network_backend=self._network,
-            ) as connections,
-            connections.stream("GET", target.to_httpcore(), headers=request_headers) as response,
-        ):
-            headers = {name.lower(): value for name, value in response.headers}
-            if response.status in _REDIRECTS and b"location" in headers:
-                return headers[b"location"].decode("latin-1")
+        if kept is not None and isinstance(kept.body, RemoteFile):
+            kept = None
+        async with AsyncExitStack() as opened:
+            response = await self._ask(target, kept, opened)
+            headers = headers_of(response)
+            redirect = redirect_of(response, headers)
+            if redirect is not None:
+                return redirect
             if response.status == 304 and kept is not None:
-                if kept.body.num_bytes > max_bytes:
-                    raise _TooLarge
-                return self._downloads.confirmed(target.identity, kept, headers)
+                return _within(max_bytes, self._confirmed(target, kept, headers))
             if response.status != 200:
-                raise _Unreachable("status other than 200")
-            if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
-                raise _Unreachable("compressed body")
-            body = await _body(response, headers.get(b"content-length"), max_bytes)
-            return self._downloads.loaded(target.identity, body, headers)
+                raise Unreachable("status other than 200")
+            require_identity(headers)
+            chunks = await opened.enter_async_context(body_of(response))
+            return await self._load(target, _Body(chunks, headers, max_bytes))
 
-    @cached_property
-    def _ssl_context(self) -> ssl.SSLContext:
-        return httpcore.default_ssl_context()
+    async def _begin(
+        self, target: Target, *, limit: SizeLimit, threshold_bytes: int
+    ) -> _Found | Redirect:
+        """Returns the file as far as it is to be read now, or where the answer redirects to."""
+        kept = self._kept(target, limit)
+        async with AsyncExitStack() as opened:
+            response = await self._ask(target, kept, opened, _FROM_THE_START)
+            headers = headers_of(response)
+            redirect = redirect_of(response, headers)
+            if redirect is not None:
+                return redirect
+            if response.status == 304 and kept is not None:
+                file = self._confirmed(target, kept, headers)
+                return file if isinstance(file, RemoteFile) else _within(limit.max_bytes, file)
+            part = _part_of(response.status, headers)
+            require_identity(headers)
+            chunks = await opened.enter_async_context(body_of(response))
+            body = _Body(chunks, headers, limit.max_bytes)
+            validator = validator_of(headers)
+            if part is not None and part.total_bytes > threshold_bytes and validator is not None:
+                await body.read_first(_FIRST_BYTES)
+                if may_have_table(body.first_bytes):
+                    reader = self._reader(target, part.total_bytes, validator, limit)
+                    return self._begun(reader, body)
+            if part is not None and not part.is_whole:
+                raise _NotByRange
+            return await self._load(target, body)
 
+    def _begun(self, reader: RangeReader, body: "_Body") -> _Begun:
+        file = RemoteFile(reader.total_bytes, reader)
+        file.write(0, body.first_bytes)
+        self._meter.received(len(body.first_bytes))
+        return _Begun(file, reader.target.identity, body.headers)
 
-async def _body(
-    response: httpcore.Response, claimed_bytes: bytes | None, max_bytes: int
-) -> MemoryFile:
-    if claimed_bytes is not None and int(claimed_bytes) > max_bytes:
-        raise _TooLarge
-    chunks: list[bytes] = []
-    num_bytes = 0
-    async for chunk in response.aiter_stream():
-        chunks.append(chunk)
-        num_bytes += len(chunk)
-        if num_bytes > max_bytes:
-            raise _TooLarge
-    return await in_memory(chunks)
+    def _reader(
+        self, target: Target, total_bytes: int, validator: Validator, limit: SizeLimit
+    ) -> RangeReader:
+        return RangeReader(
+            web=self._web,
+            target=target,
+            total_bytes=total_bytes,
+            validator=validator,
+            limit=limit,
+            timeout_seconds=self._timeout_seconds,
+            request_headers=(*_HEADERS, _AGENT),
+            meter=self._meter,
+            has_read=partial(self._downloads.grown, target.identity),
+        )
 
-
-class _CheckedNetwork(httpcore.AsyncNetworkBackend):
-    """Connects to addresses that were checked, and to nothing else."""
-
-    def __init__(
-        self, *, allow_private: bool, resolve: Resolve, network: httpcore.AsyncNetworkBackend
-    ) -> None:
-        self._allow_private = allow_private
-        self._resolve = resolve
-        self._network = network
-
-    async def connect_tcp(
+    async def _ask(
         self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109  # the interface has it
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Returns a connection to the first address of ``host`` that answers."""
-        failure: Exception = _Unreachable("no address")
-        for address in (await self._addresses(host, port))[:_MAX_ADDRESSES_TRIED]:
-            try:
-                return await self._network.connect_tcp(
-                    address, port, _CONNECT_SECONDS, local_address, socket_options
-                )
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        raise failure
+        target: Target,
+        kept: Download | None,
+        opened: AsyncExitStack,
+        *more_headers: tuple[bytes, bytes],
+    ) -> httpcore.Response:
+        conditions = () if kept is None else kept.conditions
+        headers = [*_HEADERS, _AGENT, _ONCE, *more_headers, *conditions]
+        connections = await opened.enter_async_context(self._web.connections(target))
+        return await opened.enter_async_context(
+            connections.stream("GET", target.to_httpcore(), headers=headers)
+        )
 
-    async def connect_unix_socket(self, *_: object, **__: object) -> httpcore.AsyncNetworkStream:
-        """Refuse: a URL has no business there."""
-        raise _Unreachable("unix socket")
+    def _kept(self, target: Target, limit: SizeLimit) -> Download | None:
+        """Returns what is kept of a file, unless so many questions have been asked about it that
+        those parts would take more than the next one may read."""
+        kept = self._downloads.get(target.identity)
+        if kept is None or not isinstance(kept.body, RemoteFile):
+            return kept
+        has_grown = kept.body.held_bytes > limit.max_bytes // 2
+        return None if has_grown and kept.body.num_bytes > limit.max_bytes else kept
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
+    def _confirmed(self, target: Target, kept: Download, headers: Headers) -> EncodedVideo:
+        return self._downloads.confirmed(target.identity, kept, headers)
 
-    async def _addresses(self, host: str, port: int) -> list[str]:
-        """Returns the addresses of ``host``; one forbidden address taints them all."""
-        addresses = await self._resolve(host, port)
-        if not self._allow_private and not all(map(is_public_address, addresses)):
-            raise _Unreachable("address not public")
-        return addresses
+    async def _load(self, target: Target, body: "_Body") -> MemoryFile:
+        file = await in_memory(await body.read())
+        self._meter.began("whole")
+        self._meter.received(file.num_bytes)
+        self._downloads.loaded(target.identity, file, body.headers)
+        return file
+
+
+class _Body:
+    """The body of an answer, as it arrives."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], headers: Headers, max_bytes: int) -> None:
+        self.headers = headers
+        self._chunks = chunks
+        self._max_bytes = max_bytes
+        self._read: list[bytes] = []
+        self._num_bytes = 0
+
+    @property
+    def first_bytes(self) -> bytes:
+        """What has been read."""
+        return b"".join(self._read)
+
+    async def read_first(self, num_bytes: int) -> None:
+        """Read at least ``num_bytes``, if there are so many."""
+        while self._num_bytes < num_bytes and await self._read_more():
+            pass
+
+    async def read(self) -> list[bytes]:
+        """Returns all of it, in pieces; raises ``TooLarge`` if it has too many bytes."""
+        claimed_bytes = self.headers.get(b"content-length")
+        if claimed_bytes is not None and int(claimed_bytes) > self._max_bytes:
+            raise TooLarge
+        while await self._read_more():
+            if self._num_bytes > self._max_bytes:
+                raise TooLarge
+        return self._read
+
+    async def _read_more(self) -> bool:
+        chunk = await anext(self._chunks, None)
+        if chunk is None:
+            return False
+        self._read.append(chunk)
+        self._num_bytes += len(chunk)
+        return True
+
+
+def _part_of(status: int, headers: Headers) -> ContentRange | None:
+    """Returns which part of the file an answer to a request for all of it holds; None if all."""
+    if status == 200:
+        return None
+    if status == 416:  # an empty file
+        raise _NotByRange
+    if status != 206:
+        raise Unreachable("status other than 200 and 206")
+    part = ContentRange.parse(headers.get(b"content-range"))
+    if part is None or part.range.start:
+        raise _NotByRange
+    return part
+
+
+def _within(max_bytes: int, file: EncodedVideo) -> MemoryFile:
+    assert isinstance(file, MemoryFile)
+    if file.num_bytes > max_bytes:
+        raise TooLarge
+    return file

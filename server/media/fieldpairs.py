@@ -87,6 +87,16 @@ class FieldPairing:
         return is_second
 
 
+def is_surely_progressive(extradata: bytes) -> bool:
+    """Returns whether the header of an H.264 stream in MP4 rules out pictures of two fields."""
+    num_sequences_position, only_one = 5, 1  # ISO/IEC 14496-15, 5.2.4.1
+    if len(extradata) <= num_sequences_position or extradata[0] != 1:
+        return False
+    sequence = _sequence(extradata)
+    is_only_one = extradata[num_sequences_position] & 0x1F == only_one
+    return is_only_one and sequence is not None and not sequence.may_have_fields
+
+
 def _only_field(nal_format: NalFormat, packet: memoryview, sequence: _Sequence) -> _Field | None:
     """Returns the field that the packet holds; None if it is a frame, or two fields."""
     slices = [

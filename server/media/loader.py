@@ -8,9 +8,10 @@ What is fetched, probed or decoded for one request serves every other that asks 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TypeGuard
+from functools import partial
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -20,13 +21,16 @@ from server.files.store import FileStore
 from server.media.clip import FramePlan, VideoClip, VideoFacts
 from server.media.downloads import DownloadCache
 from server.media.flights import SingleFlight
-from server.media.memoryfile import MemoryFile
 from server.media.planning import ClipPlan, ClipPlanner, FrameGeometry
+from server.media.remotefile import EncodedVideo
 from server.media.sharing import SharedDecodes
 from server.media.source import SourceReader
+from server.media.webfaults import RemoteFileChanged
 from server.media.workers import DecoderPool
 from server.metrics import Metrics
 from server.settings import VideoSettings
+
+_V = TypeVar("_V")
 
 PlanHook = Callable[[VideoFacts, ClipPlan], None]
 """Called before any frame is decoded; raises a ``RequestError`` to refuse the plan."""
@@ -61,8 +65,8 @@ class VideoLoader:
         self._planner = ClipPlanner(settings, geometry)
         self._downloads = DownloadCache(max_bytes=settings.download_cache_bytes, metrics=metrics)
         self._downloads_meter = metrics.cache("downloads")
-        self._fetches: SingleFlight[MemoryFile] = SingleFlight()
-        self._reader = SourceReader(settings, self._downloads, uploads=uploads)
+        self._fetches: SingleFlight[EncodedVideo] = SingleFlight()
+        self._reader = SourceReader(settings, self._downloads, uploads=uploads, metrics=metrics)
         self._pool = DecoderPool(settings, metrics=metrics) if pool is None else pool
         self._decodes = SharedDecodes(
             self._pool, cache_bytes=settings.clip_cache_bytes, metrics=metrics
@@ -82,8 +86,8 @@ class VideoLoader:
         """Returns whether a video of ``client`` would be refused now, for all that wait."""
         return self._pool.is_full_for(client)
 
-    async def fetch(self, video: VideoRequest) -> MemoryFile:
-        """Returns the encoded video that the request points to.
+    async def fetch(self, video: VideoRequest) -> EncodedVideo:
+        """Returns the encoded video that the request points to, as far as it was read.
 
         Raises:
             InvalidRequest, RequestTooLarge, VideoUnreachable: it can not be had.
@@ -92,24 +96,49 @@ class VideoLoader:
             source = video.source
             if not _is_remote(source):
                 return await self._reader.read(source, param=video.param)
-            key = hashlib.sha256(source.url.encode()).digest()
-            if key in self._fetches:
-                self._downloads_meter.looked_up("shared")
             # Without a name: an error is told to all, each under the name of its own video.
-            async with self._fetches.join(key, lambda: self._reader.read(source, param="")) as data:
-                return data
+            return await self._shared(b"part", source, lambda: self._reader.open(source, param=""))
+
+    async def _shared(
+        self, how: bytes, source: UrlSource, read: Callable[[], Coroutine[Any, Any, EncodedVideo]]
+    ) -> EncodedVideo:
+        """Returns what ``read`` returns, once for all who read the URL in this way now."""
+        key = hashlib.sha256(how + source.url.encode()).digest()
+        if key in self._fetches:
+            self._downloads_meter.looked_up("shared")
+        async with self._fetches.join(key, read) as data:
+            return data
+
+    async def _or_whole(
+        self,
+        source: EncodedVideo,
+        video: VideoRequest,
+        work: Callable[[EncodedVideo], Awaitable[_V]],
+    ) -> _V:
+        """Returns what ``work`` returns for ``source``, or if that has changed, for all of it."""
+        try:
+            return await work(source)
+        except RemoteFileChanged:
+            remote = video.source
+            assert isinstance(remote, UrlSource)
+        read = partial(self._reader.read, remote, param="")
+        return await work(await self._shared(b"all", remote, read))
 
     async def plan(
-        self, source: MemoryFile, video: VideoRequest, *, on_plan: PlanHook | None = None
+        self, source: EncodedVideo, video: VideoRequest, *, on_plan: PlanHook | None = None
     ) -> tuple[VideoFacts, ClipPlan]:
         """Returns what ``decode`` would decode, without decoding it.
 
         Arguments and errors as for ``decode``.
         """
-        with _naming(video):
+
+        async def work(source: EncodedVideo) -> tuple[VideoFacts, ClipPlan]:
             async with self._decodes.probed(source) as probed:
                 facts = probed.facts
             return facts, self._plan(facts, video, on_plan)
+
+        with _naming(video):
+            return await self._or_whole(source, video, work)
 
     def _plan(self, facts: VideoFacts, video: VideoRequest, on_plan: PlanHook | None) -> ClipPlan:
         plan = self._planner.plan(facts, video)
@@ -118,7 +147,7 @@ class VideoLoader:
         return plan
 
     async def decode(
-        self, source: MemoryFile, video: VideoRequest, *, on_plan: PlanHook | None = None
+        self, source: EncodedVideo, video: VideoRequest, *, on_plan: PlanHook | None = None
     ) -> VideoClip:
         """Returns the frames that the request asked for, at the size the model uses.
 
@@ -130,15 +159,21 @@ class VideoLoader:
         Raises:
             InvalidVideo: no usable video is in the source, or it exceeds a limit.
             Overloaded: too many videos are waiting, or this one has waited too long.
+            RequestTooLarge, VideoUnreachable: what is needed can not be had from its origin.
         """
         with _naming(video):
-            async with self._decodes.probed(source) as probed:
-                facts = probed.facts
-                plan = self._plan(facts, video, on_plan)
-                timestamps = tuple(facts.frame_times_seconds[i] for i in plan.frames.frame_indices)
-                span_seconds = plan.sampling.span_seconds
-                key = _content_key(source.digest, plan.frames, timestamps, span_seconds)
-                frames = await probed.frames(key, plan.frames)
+            return await self._or_whole(source, video, partial(self._decode, video, on_plan))
+
+    async def _decode(
+        self, video: VideoRequest, on_plan: PlanHook | None, source: EncodedVideo
+    ) -> VideoClip:
+        async with self._decodes.probed(source) as probed:
+            facts = probed.facts
+            plan = self._plan(facts, video, on_plan)
+            timestamps = tuple(facts.frame_times_seconds[i] for i in plan.frames.frame_indices)
+            span_seconds = plan.sampling.span_seconds
+            key = _content_key(source.digest, plan.frames, timestamps, span_seconds)
+            frames = await probed.frames(key, plan.frames)
         return VideoClip(
             frames=frames.view(),
             timestamps_seconds=timestamps,
@@ -161,7 +196,7 @@ def _naming(video: VideoRequest) -> Iterator[None]:
 def _is_remote(source: MediaSource) -> TypeGuard[UrlSource]:
     if not isinstance(source, UrlSource) or len(source.url) > _MAX_URL_CHARACTERS:
         return False
-    return source.scheme in ("http", "https")
+    return source.is_remote
 
 
 def _content_key(

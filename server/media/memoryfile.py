@@ -70,7 +70,7 @@ class MemoryFileWriter:
         self.num_bytes = 0
         """Written so far."""
         self._digest = hashlib.sha256()
-        with _as_overload():
+        with as_overload():
             self._fd = os.memfd_create("video", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._is_open = True
 
@@ -98,7 +98,7 @@ class MemoryFileWriter:
             part, rest = rest[:_HASHED_AT_ONCE_BYTES], rest[_HASHED_AT_ONCE_BYTES:]
             self._digest.update(part)
             while part:
-                with _as_overload():
+                with as_overload():
                     part = part[os.write(self._fd, part) :]
         self.num_bytes += len(piece)
 
@@ -121,7 +121,7 @@ async def in_memory(pieces: Sequence[bytes]) -> MemoryFile:
 
 
 @contextmanager
-def _as_overload() -> Iterator[None]:
+def as_overload() -> Iterator[None]:
     """Raise the system's refusals as the error for clients."""
     try:
         yield

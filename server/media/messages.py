@@ -7,7 +7,8 @@
             <-- plan ----------
             -- done | fault --->
 
-``done`` says how many frames had to be replaced by a neighbour.
+``done`` says how many frames had to be replaced by a neighbour. Before it answers, a decoder whose
+file has holes may say ``needs``, which parts it must have; the server says ``filled`` then.
 
 The server does not trust the decoder, which has read a stranger's file: messages are plain numbers
 and closed sets, checked on arrival; nothing is ever unpickled.
@@ -17,21 +18,26 @@ import json
 import socket
 import struct
 from array import array
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import starmap
 from typing import Any, Literal, get_args
 
 from server.formats import NAMES
+from server.media.byteranges import ByteRange, joined
 from server.media.clip import FramePlan, VideoFacts
 from server.media.faults import VIDEO_FAULTS, DecodeLimits, VideoFault
 
 MAX_PAYLOAD_BYTES = 64_000_000
 """No message is larger; a million frame times take 8 MB."""
 
-MessageKind = Literal["facts", "fault", "plan", "done"]
+MessageKind = Literal["facts", "fault", "plan", "done", "needs", "filled"]
 _KINDS: tuple[MessageKind, ...] = get_args(MessageKind)
 _HEADER = struct.Struct("!BI")
 _COUNT = struct.Struct("!I")
 HEADER_BYTES = _HEADER.size
+_MAX_RANGES = 1 << 16
+_RANGE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,7 @@ class DecodeJob:
     channel: socket.socket
     """Connection to the server; it speaks the messages above."""
     source_fd: int
-    """The encoded video, read-only."""
+    """The encoded video, read-only; it may have holes (``server.media.remotefile``)."""
     frames_fd: int
     """Where the frames go. The server gives it its size before it sends the plan."""
     limits: DecodeLimits
@@ -126,6 +132,24 @@ def count_from_bytes(payload: bytes) -> int:
     if len(payload) != _COUNT.size:
         raise ValueError("not a count")
     return int(_COUNT.unpack(payload)[0])
+
+
+def ranges_to_bytes(ranges: Sequence[ByteRange]) -> bytes:
+    """Returns ranges as pairs of numbers."""
+    return array("Q", [edge for part in ranges for edge in (part.start, part.end)]).tobytes()
+
+
+def ranges_from_bytes(payload: bytes) -> list[ByteRange]:
+    """Returns what ``ranges_to_bytes`` packed, in order and apart.
+
+    Raises:
+        ValueError: it did not, or there are too many.
+    """
+    if len(payload) > _MAX_RANGES * _RANGE_BYTES:
+        raise ValueError("too many ranges")
+    edges = array("Q")
+    edges.frombytes(payload)
+    return joined(starmap(ByteRange, zip(edges[::2], edges[1::2], strict=True)))
 
 
 def fault_to_bytes(fault: VideoFault, found: str | None) -> bytes:

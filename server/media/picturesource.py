@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,9 +95,11 @@ class PictureListSource:
         return source, facts
 
 
-def open_source(
-    data: memoryview, limits: DecodeLimits
-) -> VideoSource | PictureListSource | MovingWebpSource:
+Source: TypeAlias = VideoSource | PictureListSource | MovingWebpSource
+"""What a decoder can open."""
+
+
+def open_source(data: memoryview, limits: DecodeLimits) -> Source:
     """Returns what ``data`` holds, ready to be probed.
 
     Raises:

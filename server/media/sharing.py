@@ -18,7 +18,7 @@ from server.media.clip import FramePlan, VideoFacts
 from server.media.decoderprocess import DecoderProcess
 from server.media.flights import SingleFlight
 from server.media.frames import SharedFrames
-from server.media.memoryfile import MemoryFile
+from server.media.remotefile import EncodedVideo
 from server.media.workers import DecoderPool
 from server.metrics import CacheMeter, Metrics
 
@@ -55,7 +55,7 @@ class SharedDecodes:
         self._decodes: SingleFlight[SharedFrames] = SingleFlight()
 
     @asynccontextmanager
-    async def probed(self, source: MemoryFile) -> "AsyncIterator[ProbedVideo]":
+    async def probed(self, source: EncodedVideo) -> "AsyncIterator[ProbedVideo]":
         """Yields what is known about a video, for a plan to be made.
 
         Args:
@@ -64,6 +64,7 @@ class SharedDecodes:
         Raises:
             InvalidVideo: there is no usable video, or it exceeds a limit.
             Overloaded: too many videos are waiting.
+            RequestTooLarge, VideoUnreachable: it is at its origin, and can not be had from there.
         """
         facts = self._facts.get(source.digest)
         if facts is not None:
@@ -74,13 +75,13 @@ class SharedDecodes:
         async with self._probes.join(source.digest, lambda: self._probe(source)) as video:
             yield ProbedVideo(self, source, video.facts, video)
 
-    async def _probe(self, source: MemoryFile) -> "_OpenVideo":
+    async def _probe(self, source: EncodedVideo) -> "_OpenVideo":
         video = await _OpenVideo.open(self._pool, source, source.digest)
         self._facts.put(source.digest, video.facts)
         return video
 
     async def frames(
-        self, source: MemoryFile, key: bytes, plan: FramePlan, video: "_OpenVideo | None"
+        self, source: EncodedVideo, key: bytes, plan: FramePlan, video: "_OpenVideo | None"
     ) -> SharedFrames:
         """Returns the frames of ``plan``; for ``ProbedVideo``, which knows the arguments."""
         if video is not None and key in self._decodes:
@@ -97,7 +98,7 @@ class SharedDecodes:
             return frames
 
     async def _decode(
-        self, source: MemoryFile, key: bytes, plan: FramePlan, video: "_OpenVideo | None"
+        self, source: EncodedVideo, key: bytes, plan: FramePlan, video: "_OpenVideo | None"
     ) -> SharedFrames:
         if video is None:
             video = await _OpenVideo.open(self._pool, source, key)
@@ -127,7 +128,7 @@ class ProbedVideo:
     """A video whose facts are known, for one request."""
 
     decodes: SharedDecodes
-    source: MemoryFile
+    source: EncodedVideo
     facts: VideoFacts
     open_video: "_OpenVideo | None" = None
 
@@ -154,7 +155,7 @@ class _OpenVideo:
         self._closing: AsyncExitStack | None = closing
 
     @classmethod
-    async def open(cls, pool: DecoderPool, source: MemoryFile, key: bytes) -> Self:
+    async def open(cls, pool: DecoderPool, source: EncodedVideo, key: bytes) -> Self:
         """Returns the video once it is probed; ``key`` is by what others may join the wait."""
         async with AsyncExitStack() as closing:
             decoder = await closing.enter_async_context(pool.open(source, key=key))

@@ -12,7 +12,7 @@ class SizeLimit:
 
     max_bytes: int
     """Largest file."""
-    noun: Literal["video", "picture"] = "video"
+    noun: Literal["video", "picture", "part that is needed of the video"] = "video"
     """The word for the file."""
 
     def exceeded(self, param: str) -> RequestTooLarge:

@@ -15,11 +15,14 @@ from server.errors import FilesUnavailable, InvalidRequest
 from server.files.store import FileStore
 from server.media.dataurl import read_base64, read_data_url
 from server.media.downloads import DownloadCache
-from server.media.fetch import Fetcher, unreachable
+from server.media.fetch import Fetcher
 from server.media.localfile import LocalFiles
 from server.media.memoryfile import MemoryFile, in_memory
 from server.media.picturelist import PictureList, pack_pictures
+from server.media.remotefile import EncodedVideo
 from server.media.sizelimit import SizeLimit
+from server.media.webfaults import unreachable
+from server.metrics import Metrics
 from server.settings import VideoSettings
 from server.together import all_of
 
@@ -37,6 +40,7 @@ class SourceReader:
         downloads: DownloadCache | None = None,
         *,
         uploads: FileStore | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """Prepare.
 
@@ -44,14 +48,26 @@ class SourceReader:
             settings: limits, and what may be read.
             downloads: what is kept of earlier downloads; by default nothing.
             uploads: where uploaded files are; without it there are none.
+            metrics: counts what is downloaded; by default nobody reads them.
         """
         self._uploads = uploads
         self._video_limit = SizeLimit(settings.max_video_bytes)
         self._picture_limit = SizeLimit(settings.max_picture_bytes, "picture")
         self._timeout_seconds = settings.fetch_timeout_seconds
-        self._fetcher = Fetcher(settings, downloads) if settings.allow_urls else None
+        self._fetcher = (
+            Fetcher(settings, downloads, metrics=metrics) if settings.allow_urls else None
+        )
         directory = settings.local_directory
         self._local_files = None if directory is None else LocalFiles(directory)
+
+    async def open(self, source: MediaSource, *, param: str) -> EncodedVideo:
+        """Returns the encoded video, of which parts may still be at their origin.
+
+        Arguments and errors as for ``read``.
+        """
+        if self._fetcher is not None and isinstance(source, UrlSource) and source.is_remote:
+            return await self._fetcher.open(source.url, self._video_limit, param=param)
+        return await self.read(source, param=param)
 
     async def read(self, source: MediaSource, *, param: str) -> MemoryFile:
         """Returns the encoded video.
@@ -125,7 +141,7 @@ class SourceReader:
         url, scheme = source.url, source.scheme
         if scheme == "data":
             return await read_data_url(url, limit, param=param)
-        if self._fetcher is not None and scheme in ("http", "https"):
+        if self._fetcher is not None and source.is_remote:
             return await self._fetcher.fetch(url, limit, param=param)
         if self._local_files is not None and scheme == "file":
             return await asyncio.to_thread(self._local_files.read, url, limit, param=param)

@@ -11,7 +11,7 @@ from server.media.decodequeue import DecodeQueue
 from server.media.decoderprocess import DecoderProcess
 from server.media.faults import DecodeLimits, video_fault
 from server.media.forking import ForkHost
-from server.media.memoryfile import MemoryFile
+from server.media.remotefile import EncodedVideo
 from server.metrics import Metrics
 from server.settings import VideoSettings
 
@@ -80,7 +80,9 @@ class DecoderPool:
         self._queue.share(key, current_client())
 
     @asynccontextmanager
-    async def open(self, source: MemoryFile, *, key: bytes = b"") -> AsyncIterator[DecoderProcess]:
+    async def open(
+        self, source: EncodedVideo, *, key: bytes = b""
+    ) -> AsyncIterator[DecoderProcess]:
         """Yields a decoder that has begun to read ``source``; it is killed at the end.
 
         Args:
@@ -94,15 +96,17 @@ class DecoderPool:
         """
         if not source.num_bytes:
             raise video_fault("invalid_video", self._limits)
-        async with self._queue.place(current_client(), key=key):
+        async with self._queue.place(current_client(), key=key) as place:
             decoder = await self._start_decoder(source)
+            if decoder.supply is not None:
+                decoder.supply.place = place
             try:
                 yield decoder
             finally:
                 # Nobody waits until the process is gone; its place does.
                 self._go_on(decoder.end())
 
-    async def _start_decoder(self, source: MemoryFile) -> DecoderProcess:
+    async def _start_decoder(self, source: EncodedVideo) -> DecoderProcess:
         await self._revive_host()
         start = asyncio.create_task(DecoderProcess.start(self._host, source, self._limits))
         try:

@@ -68,6 +68,12 @@ class VideoSettings(Group):
     """Videos in one request. Above it: 400."""
     max_video_bytes: int = Field(default=100_000_000, ge=1)
     """Largest encoded video. Above it: 413."""
+    range_threshold_bytes: int | None = Field(default=16_777_216, ge=0)
+    """MP4 and MOV files of URLs that are larger are read by range where their origin allows it:
+    only what the frames need. null always reads all."""
+    max_ranged_video_bytes: int = Field(default=10_000_000_000, ge=1)
+    """Largest file that is read by range; what is read of it keeps to max_video_bytes. Above
+    either: 413."""
     max_list_frames: int = Field(default=1024, ge=1)
     """Frames in a video that is sent as a list of pictures. Above it: 400."""
     max_picture_bytes: int = Field(default=20_000_000, ge=1)

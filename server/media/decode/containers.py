@@ -23,8 +23,15 @@ def ffmpeg_codecs(limits: DecodeLimits) -> str:
     return ffmpeg_list(CODECS, limits.codecs)
 
 
-def open_container(file: SourceFile, limits: DecodeLimits) -> InputContainer:
+def open_container(
+    file: SourceFile, limits: DecodeLimits, *, has_holes: bool = False
+) -> InputContainer:
     """Returns the container that ``file`` holds.
+
+    Args:
+        file: the encoded video.
+        limits: what is accepted.
+        has_holes: whether packets may read as zeros, so that nothing is to be learned from them.
 
     Raises:
         InvalidVideo: it is not one of those accepted.
@@ -39,6 +46,9 @@ def open_container(file: SourceFile, limits: DecodeLimits) -> InputContainer:
         "probesize": "5000000",
         "analyzeduration": "5000000",
     }
+    if has_holes:
+        # Parsers would take keyframes for something else; the table says which are some.
+        options["fflags"] = "noparse"
     try:
         return _open(file, options)
     except MemoryError:

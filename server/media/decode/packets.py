@@ -3,9 +3,10 @@
 None but the first are kept meanwhile, so a long video takes no more memory than a short one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
@@ -18,15 +19,18 @@ from av.video.stream import VideoStream
 from server.errors import InvalidVideo
 from server.formats import MOVING_WEBP, codec_name
 from server.media.bitstreams import NalFormat, is_animated_webp, is_hidden_picture
+from server.media.byteranges import ByteRange
 from server.media.decode.containers import open_container
 from server.media.faults import DecodeLimits, video_fault
-from server.media.fieldpairs import FieldPairing
+from server.media.fieldpairs import FieldPairing, is_surely_progressive
 from server.media.sourcefile import SourceFile
 from server.media.timeline import PacketFacts, Span, Timeline
 
 _WITHOUT_PRESENTATION_TIMES = frozenset({"avi", "h264", "hevc", "vvc", "obu", "m4v", "mpegvideo"})
 """They number packets in decode order, which is wrong where there are B-frames, or not at all."""
 
+_TOLD_BY_CONTAINERS = frozenset({"hevc", "av1"})
+"""Codecs whose packets in MP4 hold one shown frame each; H.264 may have fields."""
 _NOT_SHOWN = -1
 _MAX_HEAD_PACKETS = 64
 _MAX_HEAD_BYTES = 2_000_000
@@ -40,8 +44,18 @@ else:  # generic for type checkers only
 class PacketTable:
     """What one pass over the packets of a stream has told about them."""
 
-    def __init__(self, stream: VideoStream) -> None:
+    def __init__(self, stream: VideoStream, *, has_holes: bool = False) -> None:
+        """Begin without packets.
+
+        Args:
+            stream: whose packets they are.
+            has_holes: whether packets may read as zeros, so that they are not looked into.
+        """
         self.stream = stream
+        self._index = stream.index  # Forgotten when the container is closed.
+        self.has_holes = has_holes
+        self.places: list[ByteRange] = []
+        """Where the packets are, if the file has holes."""
         self.facts: list[PacketFacts] = []
         """In decode order."""
         self.head: list[VideoPacket] = []
@@ -51,10 +65,14 @@ class PacketTable:
         self.has_field_pairs = False
         """Whether some packets hold half a picture."""
         self._head_bytes = 0
+        self._has_surprises = False
         codec = stream.codec_context
         self._codec = codec.name
         self.nal_format = NalFormat.of(codec.name, codec.extradata or b"")
         """How packets are put together; None for codecs where that is not known."""
+        if has_holes and self.nal_format is not None and self.nal_format.is_hevc:
+            # What nothing refers to can not be told without the layers of all packets.
+            self.nal_format = None
         self._pairing = FieldPairing(self.nal_format, codec.extradata or b"")
 
     @property
@@ -69,6 +87,9 @@ class PacketTable:
 
     def add(self, packet: VideoPacket) -> None:
         """Note the next packet."""
+        if self.has_holes:
+            self._add_unseen(packet)
+            return
         data = memoryview(packet)
         is_second = self._pairing.completes(data)
         self.has_field_pairs |= is_second
@@ -87,6 +108,40 @@ class PacketTable:
             )
         )
 
+    def _add_unseen(self, packet: VideoPacket) -> None:
+        if packet.pos is None or packet.pos < 0 or packet.has_sidedata("new_extradata"):
+            self._has_surprises = True
+            return
+        self._keep(packet)
+        self.places.append(ByteRange(packet.pos, packet.pos + packet.size))
+        self.facts.append(
+            PacketFacts(
+                time=packet.dts if packet.pts is None else packet.pts,
+                duration=packet.duration or 0,
+                is_keyframe=packet.is_keyframe,
+                is_shown=not packet.is_discard,
+            )
+        )
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether the container alone tells what packets hold: one frame each, that is shown."""
+        if self._has_surprises:
+            return False
+        codec = self.stream.codec_context
+        extradata = codec.extradata or b""
+        if self._codec == "h264":
+            return is_surely_progressive(extradata)
+        return codec.codec.canonical_name in _TOLD_BY_CONTAINERS and bool(extradata)
+
+    def read_again(self, container: InputContainer) -> "PacketTable":
+        """Returns the table with its first packets as they are in ``container`` now."""
+        table = PacketTable(self.same_stream(container), has_holes=True)
+        table.facts, table.places = self.facts, self.places
+        packets = _demuxed(container, [table.stream])
+        table.head = list(islice(packets, len(self.head)))
+        return table
+
     def _keep(self, packet: VideoPacket) -> None:
         if self.is_head_all and len(self.head) < _MAX_HEAD_PACKETS:
             self._head_bytes += packet.size
@@ -95,7 +150,7 @@ class PacketTable:
 
     def same_stream(self, container: InputContainer) -> VideoStream:
         """Returns this stream in the same file, opened again."""
-        return next(s for s in container.streams.video if s.index == self.stream.index)
+        return next(s for s in container.streams.video if s.index == self._index)
 
     def timeline(self, container: InputContainer) -> Timeline:
         """Returns when each packet's frame is shown."""
@@ -113,7 +168,28 @@ def packet_table(container: InputContainer, limits: DecodeLimits) -> PacketTable
     Raises:
         InvalidVideo: there is none, its codec is not accepted, or it is too long.
     """
-    tables = {stream.index: PacketTable(stream) for stream in _accepted(container, limits)}
+    return _filled(container, [PacketTable(s) for s in _accepted(container, limits)], limits)
+
+
+def unseen_packet_table(container: InputContainer, limits: DecodeLimits) -> PacketTable | None:
+    """Returns the same for a file with holes; None if it takes more than its container to tell.
+
+    Raises:
+        InvalidVideo: as for ``packet_table``.
+    """
+    streams = _accepted(container, limits)
+    tables = [PacketTable(stream, has_holes=True) for stream in streams]
+    if len(tables) > 1 or not tables[0].tells_all or not container.format.name.startswith("mov,"):
+        return None
+    table = _filled(container, tables, limits)
+    return table if table.num_packets and table.tells_all else None
+
+
+def _filled(
+    container: InputContainer, made: Sequence[PacketTable], limits: DecodeLimits
+) -> PacketTable:
+    """Reads all packets; returns the table of the stream with the moving pictures."""
+    tables = {table.stream.index: table for table in made}
     try:
         for packet in _demuxed(container, [table.stream for table in tables.values()]):
             table = tables[packet.stream_index]
@@ -185,7 +261,7 @@ class PacketFeed:
         cls, file: SourceFile, limits: DecodeLimits, table: PacketTable, timeline: Timeline
     ) -> Self:
         """Returns a feed of all packets, read from the file again."""
-        container = open_container(file.reopened(), limits)
+        container = open_container(file.reopened(), limits, has_holes=table.has_holes)
         stream = table.same_stream(container)
         packets = enumerate(_while_sound(_demuxed(container, [stream])))
         return cls(stream, timeline.frame_numbers(), packets, container)

@@ -10,13 +10,13 @@ of a decoded frame, and every failure ends in one of the faults of ``server.medi
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 from av.video.frame import VideoFrame
@@ -24,17 +24,28 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from server.errors import InvalidVideo
+from server.media.byteranges import ByteRange
 from server.media.clip import FramePlan, VideoFacts
 from server.media.decode.colours import PictureConverter
 from server.media.decode.containers import open_container
 from server.media.decode.decoders import PictureDecoder
 from server.media.decode.fields import without_interlacing
-from server.media.decode.packets import PacketFeed, VideoPacket, is_shown, packet_table
+from server.media.decode.packets import (
+    PacketFeed,
+    PacketTable,
+    VideoPacket,
+    is_shown,
+    packet_table,
+    unseen_packet_table,
+)
 from server.media.decode.shapes import display_size, orientation_of
 from server.media.faults import DecodeLimits, VideoFault, video_fault
 from server.media.pictures import PictureWriter
 from server.media.sourcefile import SourceFile
 from server.media.timeline import Span, can_be_shared
+
+Fetch: TypeAlias = Callable[[Sequence[ByteRange]], None]
+"""Returns when these parts of a file are filled."""
 
 _DECODER_BYTES_PER_PIXEL = 50
 """What a decoder may hold: 17 pictures of 10 bit 4:2:0."""
@@ -43,10 +54,23 @@ _DECODER_BYTES_PER_PIXEL = 50
 class VideoSource:
     """One encoded video. Use as a context manager; call ``probe`` before ``decode``."""
 
-    def __init__(self, file: SourceFile, limits: DecodeLimits) -> None:
+    def __init__(
+        self, file: SourceFile, limits: DecodeLimits, *, fetch: Fetch | None = None
+    ) -> None:
+        """Open the container.
+
+        Args:
+            file: the encoded video.
+            limits: what it may cost.
+            fetch: fills holes of the file; None if it has none.
+
+        Raises:
+            InvalidVideo: there is no container, or none that is accepted.
+        """
         self._limits = limits
         self._file = file
-        self._container = open_container(file, limits)
+        self._fetch = fetch
+        self._container = open_container(file, limits, has_holes=fetch is not None)
         self._pictures = PictureConverter()
 
     def __enter__(self) -> Self:
@@ -66,7 +90,7 @@ class VideoSource:
         Raises:
             InvalidVideo: there is no usable video, or it exceeds a limit.
         """
-        self._table = packet_table(self._container, self._limits)
+        self._table = self._read_table()
         self._timeline = self._table.timeline(self._container)
         if not self._timeline.num_frames:
             raise self._fault("no_frames")
@@ -106,10 +130,42 @@ class VideoSource:
         """
         writer = PictureWriter(plan, out, self._orientation)
         if self._timeline.is_timed:
+            self._fetch_spans(writer.missing)
             self._write_spans(writer)
         if writer.missing:
+            self._fetch_all()
             self._fill_gaps(writer)
         return writer.num_replaced
+
+    # Holes
+
+    def _read_table(self) -> PacketTable:
+        """Returns the packets, of which those are there that the first frame needs."""
+        if self._fetch is not None:
+            table = unseen_packet_table(self._container, self._limits)
+            if table is None:
+                self._fetch_all()
+                self._open_again()
+            else:
+                self._fetch(table.places[: len(table.head)])
+                self._open_again()
+                return table.read_again(self._container)
+        return packet_table(self._container, self._limits)
+
+    def _open_again(self) -> None:
+        self._container.close()
+        has_holes = self._fetch is not None
+        self._container = open_container(self._file.reopened(), self._limits, has_holes=has_holes)
+
+    def _fetch_spans(self, wanted: Set[int]) -> None:
+        if self._fetch is not None:
+            spans = self._spans(wanted)
+            self._fetch([p for s in spans for p in self._table.places[s.first : s.last + 1]])
+
+    def _fetch_all(self) -> None:
+        if self._fetch is not None:
+            self._fetch([ByteRange(0, self._file.num_bytes)])
+            self._fetch = None
 
     # Decoding
 
@@ -145,6 +201,7 @@ class VideoSource:
         head = PacketFeed.of_head(self._table, self._timeline)
         frame = self._first_of(head.all())
         if frame is None and not self._table.is_head_all:
+            self._fetch_all()
             with self._feed() as feed:
                 frame = self._first_of(feed.all())
         if frame is None:
@@ -218,7 +275,9 @@ class VideoSource:
         if not self._table.is_head_all:
             decoders = [self._decoder, self._open_decoder(feed.stream, threads=1)]
         while len(decoders) < self._limits.threads:
-            container = opened.enter_context(open_container(self._file.reopened(), self._limits))
+            container = opened.enter_context(
+                open_container(self._file.reopened(), self._limits, has_holes=self._table.has_holes)
+            )
             decoders.append(self._open_decoder(self._table.same_stream(container), threads=1))
         return decoders[: self._limits.threads]
 

@@ -72,6 +72,8 @@ async def test_models_tell_what_is_accepted_as_a_video(
         "max_model_pixels_per_video": None,
         "max_videos": 4,
         "max_video_bytes": 1234,
+        "range_threshold_bytes": 16_777_216,
+        "max_ranged_video_bytes": 10_000_000_000,
         "max_source_frames": 777,
         "max_pixels_per_frame": 16_777_216,
         "max_list_frames": 1024,

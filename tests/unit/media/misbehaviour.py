@@ -6,8 +6,10 @@ import mmap
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from server.media import messages
+from server.media.byteranges import ByteRange
 from server.media.clip import VideoFacts
 from server.media.decoder import decode_video
 from server.media.messages import DecodeJob
@@ -100,7 +102,30 @@ def _report_unknown_fault(job: DecodeJob) -> None:
     job.channel.sendall(messages.pack("fault", b"<script>"))
 
 
+def _ask_for(payload: bytes, times: int = 1) -> Callable[[DecodeJob], None]:
+    def deed(job: DecodeJob) -> None:
+        for _ in range(times):
+            job.channel.sendall(messages.pack("needs", payload))
+            job.channel.recv(messages.HEADER_BYTES)
+        _hang(job)
+
+    return deed
+
+
+def _ask_for_all(job: DecodeJob) -> None:
+    num_bytes = os.fstat(job.source_fd).st_size
+    _ask_for(messages.ranges_to_bytes([ByteRange(0, num_bytes)]))(job)
+
+
+_FAR = messages.ranges_to_bytes([ByteRange(1 << 40, 1 << 41)])
+_NEAR = messages.ranges_to_bytes([ByteRange(0, 100)])
+
 DEEDS = {
+    b"ask for nothing": _ask_for(b""),
+    b"ask for garbage": _ask_for(b"garbage"),
+    b"ask behind the end": _ask_for(_FAR),
+    b"ask too often": _ask_for(_NEAR, times=100),
+    b"ask for all": _ask_for_all,
     b"crash": _crash,
     b"hang": _hang,
     b"hang with a plan": _hang_with_a_plan,

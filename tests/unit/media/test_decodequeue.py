@@ -210,3 +210,76 @@ async def test_who_leaves_in_the_moment_of_its_turn_loses_no_place(make_queue, i
     await crowd.send("d1")
     assert crowd.served[-1] == "d1"
     await crowd.finish_all()
+
+
+# Places of those who wait for something else
+
+
+async def test_a_lent_place_is_taken_by_others_and_waited_for_again(make_queue, metrics):
+    queue = make_queue()
+    async with queue.place("a") as place:
+        async with place.lent(), queue.place("b"):
+            assert not place.is_held
+            assert queue.is_full_for("c") is False
+        assert place.is_held
+        assert metrics.registry.get_sample_value("videochat_decoders_busy") == 1
+    assert metrics.registry.get_sample_value("videochat_decoders_busy") == 0
+
+
+async def test_who_has_lent_a_place_takes_a_turn_in_line(make_queue):
+    queue, crowd_may_end = make_queue(), asyncio.Event()
+    order = []
+
+    async def other():
+        async with queue.place("b"):
+            order.append("b")
+            await crowd_may_end.wait()
+
+    async with queue.place("a") as place:
+        async with place.lent():
+            task = asyncio.create_task(other())
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0.05, crowd_may_end.set)
+        order.append("a")
+    await task
+    assert order == ["b", "a"]
+
+
+async def test_a_place_that_can_not_be_had_again_is_an_overload(make_queue, metrics):
+    queue = make_queue(max_waiting=0)
+    async with queue.place("a") as place:
+        other = queue.place("b")
+        with pytest.raises(Overloaded):
+            async with place.lent():
+                await other.__aenter__()
+        assert not place.is_held
+    await other.__aexit__(None, None, None)
+    assert metrics.registry.get_sample_value("videochat_decoders_busy") == 0
+    async with queue.place("c") as place:
+        assert place.is_held
+
+
+async def test_an_error_ends_the_loan_without_a_turn(make_queue, metrics):
+    queue = make_queue()
+    with pytest.raises(KeyError):
+        async with queue.place("a") as place, place.lent():
+            raise KeyError
+    assert metrics.registry.get_sample_value("videochat_decoders_busy") == 0
+
+
+async def test_only_so_many_places_are_lent(make_queue):
+    queue = make_queue(num_places=1)
+    entered = []
+
+    async def lend(gate):
+        async with queue.place("a") as place, place.lent():
+            entered.append(place)
+            await gate.wait()
+
+    gate = asyncio.Event()
+    tasks = [asyncio.create_task(lend(gate)) for _ in range(5)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert [place.is_held for place in entered] == [False] * 4 + [True]
+    gate.set()
+    await asyncio.gather(*tasks)

@@ -419,7 +419,7 @@ async def test_a_slow_host_gets_its_share_of_downloads_and_others_theirs():
         assert origin.num_connected == 2
         origin.may_answer.set()
         assert await asyncio.gather(*fetches) == [BODY] * 50
-    assert fetcher._slots.num_hosts == 0
+    assert fetcher._web.slots.num_hosts == 0
 
 
 async def test_waiting_for_a_host_counts_towards_the_deadline():
@@ -430,7 +430,7 @@ async def test_waiting_for_a_host_counts_towards_the_deadline():
         outcomes = await asyncio.gather(*fetches, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [VideoUnreachable] * 3
     assert origin.num_connected == 1
-    assert fetcher._slots.num_hosts == 0
+    assert fetcher._web.slots.num_hosts == 0
 
 
 async def test_who_leaves_gives_the_slot_to_the_next():
@@ -445,7 +445,7 @@ async def test_who_leaves_gives_the_slot_to_the_next():
         await until(lambda: origin.num_connected == 2)
         origin.may_answer.set()
         assert await third == BODY
-    assert fetcher._slots.num_hosts == 0
+    assert fetcher._web.slots.num_hosts == 0
 
 
 async def test_a_redirect_to_the_same_host_needs_no_second_slot():

@@ -15,10 +15,12 @@ import pytest
 
 from server.conversation import FrameListSource, UrlSource
 from server.errors import InvalidRequest, VideoUnreachable
-from server.media.fetch import Fetcher, _Rules, _Target, _Unreachable
+from server.media.fetch import Fetcher
 from server.media.hosts import HostList
 from server.media.sizelimit import SizeLimit
 from server.media.source import SourceReader
+from server.media.targets import Rules, Target
+from server.media.webfaults import Unreachable
 from server.settings import VideoSettings
 
 BODY = b"video" * 100
@@ -206,10 +208,10 @@ async def test_redirects_elsewhere_are_refused_with_the_same_text(world: World, 
 
 
 async def test_a_redirect_from_https_to_http_is_none():
-    rules = _Rules(any_port=False, hosts=HostList(()))
-    target = _Target.parse("https://public.example/", rules)
+    rules = Rules(any_port=False, hosts=HostList(()))
+    target = Target.parse("https://public.example/", rules)
     assert target.redirected("https://public.example/b", rules).path == "/b"
-    with pytest.raises(_Unreachable):
+    with pytest.raises(Unreachable):
         target.redirected("http://public.example/", rules)
 
 
@@ -382,3 +384,59 @@ async def test_a_redirect_to_another_host_is_refused(world: World):
 async def test_an_allowed_host_must_still_be_public(world: World):
     assert (await world.refusal("http://prometheus/", allowed_hosts=("prometheus",))) == UNREACHABLE
     assert world.board.asked == []
+
+
+# Further parts of a file that is read by range
+
+TAG = 'ETag: "one"\r\n'
+PART_OF_MP4 = b"\0\0\0\x10ftypisom\0\0\0\0" + b"\0\x0f\x42\x40mdat" + bytes(984)
+
+
+def part(start: int, body: bytes, total_bytes: int = 2_000_000) -> bytes:
+    where = f"Content-Range: bytes {start}-{start + len(body) - 1}/{total_bytes}"
+    head = f"HTTP/1.1 206 Partial\r\nContent-Length: {len(body)}\r\n{TAG}{where}\r\n\r\n"
+    return head.encode() + body
+
+
+async def open_by_range(world: World, url: str, *, resolver=resolve) -> tuple[str, str, str | None]:
+    settings = VideoSettings(range_threshold_bytes=1000)
+    fetcher = Fetcher(settings, resolve=resolver, network=world.board)
+    with pytest.raises(VideoUnreachable) as caught:
+        await fetcher.open(url, SizeLimit(3_000_000), param="p")
+    return str(caught.value), caught.value.code, caught.value.param
+
+
+async def test_a_name_that_changes_between_two_parts_is_refused(world: World):
+    world.answers[:] = [part(0, PART_OF_MP4), OK]
+    rebinding = Rebinding([PUBLIC, "127.0.0.1"])
+    url = "http://rebinding.example/"
+    assert await open_by_range(world, url, resolver=rebinding) == UNREACHABLE
+    assert rebinding.num_lookups == 2
+    assert world.board.asked == [(PUBLIC, 80)]
+    assert world.calls == []
+
+
+@pytest.mark.parametrize("host", FORBIDDEN_HOSTS)
+async def test_a_part_that_redirects_to_a_forbidden_host_is_refused(world: World, host: str):
+    world.answers[:] = [part(0, PART_OF_MP4), redirect(f"http://{host}/", 307), OK]
+    assert await open_by_range(world, "http://public.example/") == UNREACHABLE
+    assert world.board.asked == [(PUBLIC, 80)] * 2
+    assert world.calls == []
+
+
+async def test_a_part_that_redirects_to_a_forbidden_url_is_refused(world: World):
+    for location in ("file:///etc/passwd", "http://public.example:22/", "//127.0.0.1/"):
+        world.answers[:] = [part(0, PART_OF_MP4), redirect(location), OK]
+        assert await open_by_range(world, "http://public.example/") == UNREACHABLE
+    assert world.calls == []
+
+
+async def test_parts_are_asked_for_with_nothing_of_the_client(world: World):
+    world.answers[:] = [part(0, PART_OF_MP4), redirect("/other"), redirect("//127.0.0.1/")]
+    assert await open_by_range(world, "http://public.example/a.mp4") == UNREACHABLE
+    first, second, third = (request.decode().splitlines() for request in world.requests)
+    assert first[0] == second[0] == "GET /a.mp4 HTTP/1.1"
+    assert third[0] == "GET /other HTTP/1.1"
+    for lines, more in ((first, {"connection"}), (second, {"if-range"}), (third, {"if-range"})):
+        names = {line.partition(":")[0].lower() for line in lines[1:] if line}
+        assert names == {"host", "accept", "accept-encoding", "user-agent", "range", *more}
