@@ -15,7 +15,7 @@ from server.evaluation.summary import ALL, RateSummary, Summary
 
 WIDTH, HEIGHT = 960, 470
 _TOP, _BOTTOM = 64.0, 350.0
-_LEGEND_ROWS, _LEGEND_STEP, _LEGEND_COLUMN = 3, 18, 102
+_LEGEND_ROWS, _LEGEND_STEP, _LEGEND_COLUMN, _LEGEND_LETTERS = 3, 18, 102, 13
 # Told apart by most eyes, and seen on white and on near black.
 _COLOURS = (
     *("#4e79a7", "#e8833a", "#3f9b57", "#d1495b", "#8d6cab", "#9c755f", "#2a9d9d", "#c9a227"),
@@ -25,9 +25,10 @@ _STYLE = """
 svg { font-family: system-ui, sans-serif; font-size: 12px; }
 .page { fill: #ffffff; } .ink { fill: #1f2328; } .faint { fill: #59636e; }
 .line { stroke: #1f2328; } .grid { stroke: #d1d9e0; }
+.over { paint-order: stroke; stroke: #ffffff; stroke-width: 4px; font-weight: 600; }
 @media (prefers-color-scheme: dark) {
   .page { fill: #0d1117; } .ink { fill: #f0f6fc; } .faint { fill: #9198a1; }
-  .line { stroke: #f0f6fc; } .grid { stroke: #3d444d; }
+  .line { stroke: #f0f6fc; } .grid { stroke: #3d444d; } .over { stroke: #0d1117; }
 }
 """
 
@@ -62,12 +63,25 @@ class _Panel:
             name = rate_name(rate.rate)
             _text(self.svg, self.x(place), _BOTTOM + 18, name, "ink", **{"text-anchor": "middle"})
 
-    def legend(self, names: Sequence[str], colours: Sequence[str]) -> None:
-        for number, (name, colour) in enumerate(zip(names, colours, strict=True)):
-            column, row = divmod(number, _LEGEND_ROWS)
-            x, y = self.left + column * _LEGEND_COLUMN, _BOTTOM + 48 + row * _LEGEND_STEP
-            _rectangle(self.svg, x, y - 9, 10, 10, fill=colour)
-            _text(self.svg, x + 15, y, name, "ink")
+    def legend(self, colours: dict[str, str | None]) -> None:
+        """Name the colours; None is that of ink."""
+        room = _LEGEND_ROWS * int((self.right - self.left) // _LEGEND_COLUMN)
+        shown = list(colours.items())
+        if len(shown) > room:
+            shown = shown[: room - 1]
+        for number, (name, colour) in enumerate(shown):
+            x, y = self._legend_place(number)
+            paint = {"class": "ink"} if colour is None else {"fill": colour}
+            _rectangle(self.svg, x, y - 9, 10, 10, **paint)
+            short = name if len(name) <= _LEGEND_LETTERS else f"{name[: _LEGEND_LETTERS - 1]}…"
+            _text(self.svg, x + 15, y, short, "ink")
+        if len(shown) < len(colours):
+            x, y = self._legend_place(len(shown))
+            _text(self.svg, x, y, f"and {len(colours) - len(shown)} more", "faint")
+
+    def _legend_place(self, number: int) -> tuple[float, float]:
+        column, row = divmod(number, _LEGEND_ROWS)
+        return self.left + column * _LEGEND_COLUMN, _BOTTOM + 48 + row * _LEGEND_STEP
 
 
 def as_svg(summary: Summary) -> str:
@@ -93,8 +107,7 @@ def _draw_accuracy(svg: ElementTree.Element, summary: Summary) -> None:
     shares = [f.share for rate in summary.rates for f in rate.accuracy.values() if f.asked]
     lows = [rate.accuracy[ALL].interval[0] for rate in summary.rates]
     lowest = min([1.0, *lows, *(share for share in shares if share is not None)])
-    low = 10.0 * floor(10 * lowest)
-    low = min(low, 90.0)
+    low = min(90.0, 10.0 * floor(10 * lowest))
     panel = _Panel(svg, 52, 460, low, 100, len(summary.rates))
     step = 5 if low >= 60 else 10 if low >= 30 else 20 if low % 20 == 0 else 10
     panel.frame("Right answers", summary.rates, step, "percent, with 95 % intervals for all")
@@ -105,7 +118,7 @@ def _draw_accuracy(svg: ElementTree.Element, summary: Summary) -> None:
     _path(panel, overall, width=2.6)
     for place, found in enumerate(overall):
         _draw_point(panel, place, found)
-    panel.legend(kinds, colours)
+    panel.legend({ALL: None, **dict(zip(kinds, colours, strict=True))})
 
 
 def _draw_point(panel: _Panel, place: int, found: Proportion) -> None:
@@ -116,8 +129,7 @@ def _draw_point(panel: _Panel, place: int, found: Proportion) -> None:
     _line(panel.svg, x - 5, panel.y(100 * low), x + 5, panel.y(100 * low), "line")
     _line(panel.svg, x - 5, panel.y(100 * high), x + 5, panel.y(100 * high), "line")
     share = f"{100 * found.share:.1f}"
-    attributes = {"font-weight": "600"}
-    _text(panel.svg, x + 7, panel.y(100 * found.share) + 15, share, "ink", **attributes)
+    _text(panel.svg, x + 7, panel.y(100 * found.share) + 15, share, "ink over")
 
 
 def _path(
@@ -157,7 +169,7 @@ def _draw_times(svg: ElementTree.Element, summary: Summary) -> None:
         middle = {"text-anchor": "middle", "font-weight": "600"}
         if part:
             _text(svg, panel.x(place), panel.y(below) - 6, f"{below:.1f}", "ink", **middle)
-    panel.legend(names, [colours[name] for name in names])
+    panel.legend({**colours})
 
 
 def _parts(rate: RateSummary) -> dict[str, float]:

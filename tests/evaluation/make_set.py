@@ -2,11 +2,14 @@
 
 Writes ``questions.jsonl`` with ``clips/*.mp4``, and ``questions-shuffled.jsonl``: the same
 questions about ``shuffled/*.mp4``, which have the same pictures in a random order. The same set
-every time; clips that are there already are left as they are.
+every time. Clips that are there already are left as they are, unless other code made them.
 """
 
 import argparse
+import hashlib
+import inspect
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+import tests.clips.encoded
+from server.embedded import backgrounds, figures, heldout, scenes
 from server.embedded.heldout import HELD_OUT_SEED, HeldOut, held_out
 from server.embedded.questions import Question, time_tolerance_seconds
 from server.embedded.scenes import Scene
@@ -36,8 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def make_set(directory: Path, indices: range) -> int:
     """Write both sets about the held-out clips of these indices. Returns how many questions."""
     lines: dict[str, list[str]] = {QUESTIONS: [], SHUFFLED: []}
-    for folder in ("clips", "shuffled"):
-        (directory / folder).mkdir(parents=True, exist_ok=True)
+    _prepare(directory)
     for index in tqdm(indices, unit="clip"):
         clip = held_out(index)
         clips = {QUESTIONS: f"clips/{index:05}.mp4", SHUFFLED: f"shuffled/{index:05}.mp4"}
@@ -55,6 +59,19 @@ def make_set(directory: Path, indices: range) -> int:
     for name, content in lines.items():
         (directory / name).write_text("\n".join(content) + "\n")
     return len(lines[QUESTIONS])
+
+
+def _prepare(directory: Path) -> None:
+    """Make the folders, and remove the clips in them that other code has made."""
+    modules = (backgrounds, figures, heldout, scenes, tests.clips.encoded, sys.modules[__name__])
+    sources = "".join(inspect.getsource(module) for module in modules)
+    maker, stamp = hashlib.sha256(sources.encode()).hexdigest(), directory / "made-by"
+    is_other = not stamp.exists() or stamp.read_text() != maker
+    for folder in ("clips", "shuffled"):
+        (directory / folder).mkdir(parents=True, exist_ok=True)
+        for clip in (directory / folder).glob("*.mp4") if is_other else ():
+            clip.unlink()
+    stamp.write_text(maker)
 
 
 def items_of(clip: HeldOut, video: str) -> Iterator[dict[str, Any]]:

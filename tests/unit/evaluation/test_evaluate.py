@@ -284,6 +284,17 @@ def test_the_key_comes_from_the_flag_or_the_settings(fake, evaluate, monkeypatch
     assert fake.keys == {"Bearer from-flag", "Bearer from-environment-0123456789"}
 
 
+def test_a_server_of_our_own_that_does_not_start_ends_the_run(write_set, tmp_path, capfd):
+    config = tmp_path / "server.yaml"
+    config.write_text("http: {prot: 1}")
+    flags = ["--set", str(write_set(item(1))), "--out", str(tmp_path / "out")]
+    assert main(["eval", "--serve", "--config", str(config), *flags]) == 1
+    output = capfd.readouterr()
+    assert "the server ended with exit code 2" in output.out
+    assert "did you mean http.port?" in output.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_options_can_not_be_wrong_inside(tmp_path):
     with pytest.raises(ConfigurationError, match="--rates"):
         EvaluationOptions(questions=tmp_path, rates=())

@@ -69,6 +69,10 @@ def test_a_set_is_the_same_every_time_and_gone_on_with(directory, index, tmp_pat
     assert (tmp_path / videos[0]).read_bytes() == b"mine"
     assert not list(tmp_path.rglob("*.unfinished"))
 
+    (tmp_path / "made-by").write_text("other code")
+    make_set(tmp_path, range(index, index + 1))
+    assert (tmp_path / videos[0]).read_bytes() == (directory / videos[0]).read_bytes()
+
 
 def test_an_answer_is_right_when_the_generator_says_so():
     others = [f"At second {second}." for second in range(31)]

@@ -69,7 +69,9 @@ def test_it_reads_in_light_and_dark_and_loads_nothing():
     assert "prefers-color-scheme: dark" in svg
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
     root, _ = drawn(svg)
-    assert all(text.get("class") in ("ink", "faint") for text in root.iter(f"{NAME}text"))
+    assert all(
+        text.get("class") in ("ink", "ink over", "faint") for text in root.iter(f"{NAME}text")
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,9 @@ def test_everything_stays_within_the_picture(made):
     for shape in root.iter():
         for key, limit in (("x", WIDTH), ("x2", WIDTH), ("y", HEIGHT), ("y2", HEIGHT)):
             assert 0 <= float(shape.get(key, 0)) <= limit
+    left = [t for t in root.iter(f"{NAME}text") if float(t.get("x")) < 480]
+    assert all(float(t.get("x")) + 6.5 * len(t.text) < 540 for t in left)
+    assert ("and 13 more" in texts) is (len(made.chance) == 24)
     if made.rates[0].rate is None:
         assert texts.count("own rate") == 2
         assert "120.0" in texts
