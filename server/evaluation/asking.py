@@ -51,7 +51,7 @@ class _VideoMetrics(BaseModel):
 class _Metrics(BaseModel):
     """What this server says beside an answer."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     time_to_first_token_ms: float
     stages_ms: dict[str, float] = {}

@@ -153,6 +153,19 @@ async def test_half_an_answer_is_an_error_to_ask_again(fake, ask, ending):
     assert (answer.is_right, answer.is_final) == (None, False)
 
 
+@pytest.mark.parametrize(
+    "chunk", [{"usage": {"prompt_tokens": "many"}}, {"choices": None}, {"choices": [{"index": 0}]}]
+)
+async def test_what_is_no_answer_of_the_api_is_an_error(fake, ask, chunk):
+    fake._metrics = lambda rate: chunk
+    fake._usage = lambda rate: None
+
+    answer = await ask()
+
+    assert answer.error.startswith("the answer is none of OpenAI's API: ")
+    assert answer.is_final is False
+
+
 async def test_a_video_that_has_gone_is_an_error(ask, write_set, tmp_path, fake):
     questions = load_questions(write_set(item(1)))
     (tmp_path / "v1.mp4").unlink()
@@ -161,8 +174,17 @@ async def test_a_video_that_has_gone_is_an_error(ask, write_set, tmp_path, fake)
     assert answer.error.startswith("can not read the video")
 
 
-async def test_metrics_of_other_servers_are_not_taken_for_ours(fake, ask):
-    fake._metrics = lambda rate: {"metrics": {"time_to_first_token_ms": "soon"}}
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"time_to_first_token_ms": "soon"},
+        {"time_to_first_token_ms": float("nan")},
+        {"time_to_first_token_ms": 1.0, "stages_ms": {"decode": float("inf")}},
+        ["fast"],
+    ],
+)
+async def test_metrics_of_other_servers_are_not_taken_for_ours(fake, ask, metrics):
+    fake._metrics = lambda rate: {"metrics": metrics}
 
     answer = await ask()
 
