@@ -103,7 +103,8 @@ class Answerer:
         tokenizer = self.processor.tokenizer
         prompt = f"{text}<|im_end|>\n<|im_start|>assistant\n"
         ids = tokenizer.encode(prompt, add_special_tokens=False)
-        watched.cache.crop(watched.num_tokens)
+        if spoken := watched.cache.get_seq_length() - watched.num_tokens:
+            watched.cache.crop(-spoken)
         said: list[int] = []
         at = watched.next_position
         while len(said) < _MOST_TOKENS:

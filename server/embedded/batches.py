@@ -16,9 +16,10 @@ from server.embedded.turns import Opening, Prompts, Turns
 from server.embedded.views import NO_LABEL, View
 
 _KIND_WEIGHTS = {
-    **{"colour": 1.0, "shape": 1.2, "direction": 1.2, "count": 1.0, "order": 1.6},
-    **{"time": 1.4, "moving": 0.8, "describe": 1.6, "unknown": 0.6},
+    **{"colour": 2.5, "shape": 1.0, "direction": 1.0, "count": 0.5, "order": 3.0},
+    **{"time": 2.5, "moving": 0.5, "describe": 1.5, "unknown": 0.8},
 }
+"""How often each kind is asked; most of all the late learners."""
 _SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
     "You answer questions about the video.",

@@ -12,7 +12,12 @@ def main() -> None:
     """Train as the command line says."""
     import torch
 
-    options = _parser().parse_args()
+    from server.embedded.heldout import HELD_OUT_SEED
+
+    parser = _parser()
+    options = parser.parse_args()
+    if not 0 <= options.seed < HELD_OUT_SEED:
+        parser.error(f"--seed must be in [0, {HELD_OUT_SEED}): others are for held-out clips")
     options.directory.mkdir(parents=True, exist_ok=True)
     (options.directory / "store").unlink(missing_ok=True)
     # One thread each: many small operations would wait for one another's threads.

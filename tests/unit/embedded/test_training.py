@@ -131,7 +131,7 @@ def test_a_few_steps_lower_the_loss(processor, model):
         seen.append(float(loss.detach()))
 
     assert seen[-1] < 0.8 * seen[0]
-    assert set(figures) == {"colour", "shape", "direction", "change"} | {
+    assert set(figures) == {"colour", "shape", "direction", "change", "second"} | {
         "answers",
         "language",
         "heads",
