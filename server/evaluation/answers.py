@@ -106,10 +106,10 @@ def opened_log(
         path.parent.mkdir(parents=True, exist_ok=True)
         has_any = not restart and path.exists() and path.stat().st_size > 0
         answers = _read(path, circumstances) if has_any else {}
-        file = path.open("a" if has_any else "w", encoding="utf-8")
+        file = path.open("a" if answers else "w", encoding="utf-8")
     with file:
         log = AnswerLog(path, file, answers)
-        if not has_any:
+        if not answers:
             log.write(json.dumps(circumstances))
         yield log
 
@@ -134,7 +134,7 @@ def _read(path: Path, circumstances: dict[str, Any]) -> dict[Key, Answer]:
         raise ConfigurationError(
             f"{path} holds no answers that can be read; remove it, or give --restart"
         ) from error
-    if others:
+    if others and answers:
         told = ", ".join(
             f"{key}: {before.get(key)!r}, now {circumstances[key]!r}" for key in others
         )

@@ -79,10 +79,13 @@ def evaluate(options: EvaluationOptions) -> int:
         ConfigurationError: the set, the options or the server are such that nothing can be asked.
     """
     questions = _questions(options)
-    with _served(options) as base_url:
-        if base_url is None:
-            return EXIT_FAILED
-        return asyncio.run(_Evaluation(options, questions, base_url).run())
+    try:
+        with _served(options) as base_url:
+            if base_url is None:
+                return EXIT_FAILED
+            return asyncio.run(_Evaluation(options, questions, base_url).run())
+    except KeyboardInterrupt:  # before the first question
+        return EXIT_INTERRUPTED
 
 
 def _questions(options: EvaluationOptions) -> QuestionSet:

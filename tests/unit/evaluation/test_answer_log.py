@@ -68,6 +68,16 @@ def test_answers_under_other_circumstances_are_not_mixed(tmp_path):
         assert log.answers == {}
 
 
+def test_a_run_that_got_no_answer_stands_in_no_ones_way(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    with opened_log(path, TOLD):
+        pass
+    with opened_log(path, {**TOLD, "model": "big"}) as log:
+        log.add(answer(1))
+    with opened_log(path, {**TOLD, "model": "big"}) as log:
+        assert len(log.answers) == 1
+
+
 @pytest.mark.parametrize("content", ["no json\n", "[]\n", '{"model": "tiny", "cold": true}\n{}\n'])
 def test_a_file_that_holds_no_answers_is_left_alone(tmp_path, content):
     path = tmp_path / "answers.jsonl"

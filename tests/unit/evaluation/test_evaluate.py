@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import threading
 
 import pytest
 
@@ -131,18 +130,26 @@ def test_an_interrupted_run_keeps_and_reports_what_has_come(fake, evaluate, repo
     assert [asked for _, asked in shares(report())] == [4, 4, 4]
 
 
+def test_an_interrupt_before_the_first_question_is_quiet(fake, evaluate, capsys):
+    def interrupt(asked):
+        os.kill(os.getpid(), signal.SIGINT)
+        return Reply()
+
+    fake.reply = interrupt
+    assert evaluate() == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_a_server_that_goes_away_ends_the_run_and_keeps_what_has_come(
     write_set, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr("server.evaluation.asking.MAX_CONNECTION_RETRIES", 0)
     path = write_set(*[item(n) for n in range(4)])
-    stopping = threading.Event()
     with running(FakeServer()) as server:
         server.reply = lambda asked: Reply(status=200)
         flags = ["--set", str(path), "--out", str(tmp_path / "out"), "--rates", "0"]
         common = ["eval", *flags, "--base-url", server.base_url, "--model", "tiny"]
         assert main([*common, "--limit", "2"]) == 0
-        stopping.set()
     assert main(common) == 2
     assert "no server answers at http://127.0.0.1" in capsys.readouterr().err
     assert len((tmp_path / "out" / "evaluation-answers.jsonl").read_text().splitlines()) == 3
