@@ -60,6 +60,12 @@ demo: setup  ## start the server on the embedded model and ask it about a clip, 
 serve: setup  ## keep the server running on the embedded model
 	$(BIN)/video-chat-server serve --config config/demo.yaml
 
+.PHONY: eval
+eval: setup  ## accuracy and time to first token by pruning rate, into docs/results; EVAL="--limit 70"
+	$(BIN)/python -m tests.evaluation.make_set --out .cache/evaluation
+	$(BIN)/video-chat-server eval --serve --config config/demo.yaml \
+		--set .cache/evaluation/questions.jsonl $(EVAL)
+
 .PHONY: test
 test: check  ## everything CI runs: check, then all tests
 	$(PYTEST)

@@ -5,27 +5,17 @@ The server is a child process of its own, spoken to over HTTP like any other, wi
 """
 
 import base64
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from server.childserver import child_server
 from server.demo.clip import CLIP_PATH
 from server.settings import load_settings
 from server.timing import STAGES
 
 RATES = (0.0, 0.5, 0.75)
 QUESTION = "describe what moves in the video"
-START_TIMEOUT_SECONDS = 600.0
-STOP_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,72 +30,14 @@ def run_demo(config: Path | None, *, model: str | None = None) -> int:
     """Returns the exit code: 0 when every answer came and the server stopped cleanly."""
     keys = load_settings(config).http.api_keys
     api_key = keys[0].get_secret_value() if keys else "unused"
-    port = _free_port()
-    command = [sys.executable, "-m", "server", "serve", "--port", str(port)]
-    command += ["--host", "127.0.0.1", "--log-level", "warning"]
-    command += ["--config", str(config)] if config else []
-    command += ["--model", model] if model else []
-    print(f"$ {' '.join(['video-chat-server', *command[3:]])}", flush=True)
-    with _process(command) as server:
-        base_url = f"http://127.0.0.1:{port}"
-        if not _wait_until_ready(server, base_url):
+    with child_server(config, model=model) as server:
+        if not server.wait_until_ready():
             return 1
-        answers = {rate: _ask(base_url, rate, api_key) for rate in RATES}
+        answers = {rate: _ask(server.base_url, rate, api_key) for rate in RATES}
         print("\nstopping the server", flush=True)
     print(_table(answers))
-    print(f"server stopped with exit code {server.returncode}", flush=True)
-    return server.returncode
-
-
-@contextmanager
-def _process(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
-def _wait_until_ready(server: subprocess.Popen[bytes], base_url: str) -> bool:
-    """Returns whether the server became ready; prints what it waits for meanwhile."""
-    started_at, shown = time.monotonic(), ""
-    while (waited := time.monotonic() - started_at) < START_TIMEOUT_SECONDS:
-        if server.poll() is not None:
-            print(f"\nthe server ended with exit code {server.returncode}", flush=True)
-            return False
-        ready, reason = _readiness(base_url)
-        if ready:
-            print(f"\nready after {waited:.0f} s\n", flush=True)
-            return True
-        if reason != shown:
-            print(f"\nwaiting: {reason} ", end="", flush=True)
-            shown = reason
-        print(".", end="", flush=True)
-        time.sleep(1)
-    print(f"\nnot ready after {START_TIMEOUT_SECONDS:.0f} s", flush=True)
-    return False
-
-
-def _readiness(base_url: str) -> tuple[bool, str]:
-    try:
-        response = httpx.get(f"{base_url}/health/ready", timeout=15)
-    except httpx.TransportError:
-        return False, "the server process is starting"
-    if response.status_code == 200:
-        return True, ""
-    return False, response.json()["error"]["message"]
+    print(f"server stopped with exit code {server.exit_code}", flush=True)
+    return 1 if server.exit_code is None else server.exit_code
 
 
 def _ask(base_url: str, rate: float, api_key: str) -> Answer:
