@@ -13,7 +13,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from server.api.errors import error_outcome, error_response
 from server.api.middleware import REQUEST_ID_HEADER, new_request_id
 from server.api.protocol import FirstByteProtocol
-from server.errors import HeadersTooLarge, InvalidRequest, RequestTimeout, VideoChatError
+from server.errors import (
+    HeadersTooLarge,
+    InvalidRequest,
+    Overloaded,
+    RequestTimeout,
+    VideoChatError,
+)
 from server.logs import request_id_bound
 from server.settings import HttpSettings
 
@@ -22,6 +28,8 @@ logger = logging.getLogger(__name__)
 MAX_HEADER_BYTES = 65_536
 """What the request line, headers and trailers of a request may have."""
 MAX_HEADERS = 100
+MAX_WAITING_REQUESTS = 100
+"""Requests of one connection that wait for the answer to another."""
 _DRAIN_SECONDS = 2.0
 
 
@@ -129,6 +137,9 @@ class BoundedProtocol(FirstByteProtocol):
     def on_headers_complete(self) -> None:
         """Called when a request can be started."""
         super().on_headers_complete()
+        if len(self.pipeline) > MAX_WAITING_REQUESTS:
+            # There is no answer while another one is under way: the connection is closed.
+            raise Overloaded("Too many requests wait on this connection.")
         self._in_headers = False
         self._num_silent_bytes = 0
         if self._header_timer is not None:

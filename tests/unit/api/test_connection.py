@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.api.connection import MAX_HEADER_BYTES, MAX_HEADERS
+from server.api.connection import MAX_HEADER_BYTES, MAX_HEADERS, MAX_WAITING_REQUESTS
 from server.settings import Settings
 from tests.unit.api.stubs import (
     StubPipeline,
@@ -154,6 +154,19 @@ async def test_of_requests_sent_at_once_the_one_served_is_cancelled_with_the_con
         writer.write(CHAT + LENGTH + QUESTION + GET + b"\r\n")
         await pipeline.started.wait()
         writer.transport.abort()
+        await pipeline.cancelled.wait()
+
+
+async def test_requests_sent_at_once_are_answered_up_to_a_limit() -> None:
+    thinking = asyncio.Event()
+    pipeline = StubPipeline(before=thinking.wait)
+    async with connected(pipeline) as (reader, writer):
+        for _ in range(MAX_WAITING_REQUESTS):
+            writer.write(GET + b"\r\n")
+        for _ in range(MAX_WAITING_REQUESTS):
+            assert (await read_answer(reader))[0] == 200
+        writer.write(CHAT + LENGTH + QUESTION + (GET + b"\r\n") * (MAX_WAITING_REQUESTS + 1))
+        assert await reader.read() == b""
         await pipeline.cancelled.wait()
 
 
