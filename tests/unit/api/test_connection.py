@@ -144,7 +144,7 @@ async def test_an_answer_under_way_is_not_followed_by_one_to_something_else() ->
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"nonsense\r\n\r\n")
         assert b"invalid_http" not in await reader.read()
-        await pipeline.cancelled.wait()
+        await pipeline.closed.wait()
 
 
 async def test_of_requests_sent_at_once_the_one_served_is_cancelled_with_the_connection() -> None:
