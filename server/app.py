@@ -12,9 +12,9 @@ import uvicorn
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from server.api.connection import bounded_protocol
 from server.api.errors import exception_handlers
 from server.api.layers import middleware
-from server.api.protocol import FirstByteProtocol
 from server.api.routes import ROUTERS
 from server.conversation import PixelLimits
 from server.engine.base import ChatEngine, VideoTokens
@@ -142,7 +142,7 @@ class _Server(uvicorn.Server):
                 app=None,  # type: ignore[arg-type]  # set before run: the app needs ``stop``
                 host=settings.http.host,
                 port=settings.http.port,
-                http=FirstByteProtocol,
+                http=bounded_protocol(settings.http),
                 ws="none",
                 lifespan="on",
                 log_config=None,

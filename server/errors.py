@@ -8,7 +8,8 @@
     │   ├── InvalidRequest          a field is missing, unknown, malformed or contradictory
     │   ├── Unauthenticated         the API key is missing or not one of this server's
     │   ├── ModelNotFound           the model named is not served here
-    │   ├── RequestTimeout          the body arrives too slowly
+    │   ├── RequestTimeout          the headers or the body arrive too slowly
+    │   ├── HeadersTooLarge         the request line and headers exceed a limit
     │   ├── UploadNotFound          no uploaded file of this client has that id
     │   ├── FilesUnavailable        this server keeps no uploaded files
     │   ├── RequestTooLarge         the body or a video exceeds a byte limit
@@ -73,9 +74,15 @@ class ModelNotFound(RequestError):
 
 
 class RequestTimeout(RequestError):
-    """The body of the request arrives too slowly."""
+    """The headers or the body of the request arrive too slowly."""
 
     code = "request_timeout"
+
+
+class HeadersTooLarge(RequestError):
+    """The request line and headers have too many bytes or too many headers."""
+
+    code = "headers_too_large"
 
 
 class UploadNotFound(RequestError):

@@ -11,7 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.disconnect import stopped
 from server.api.errors import error_outcome, error_response
-from server.api.middleware import CHAT_PATH, declared_bytes, is_upload
+from server.api.middleware import CHAT_PATH, FORM_BYTES, declared_bytes, is_upload
+from server.api.multipart import FILE_FIELD
 from server.api.state import note_outcome
 from server.errors import Overloaded, RequestTimeout, RequestTooLarge, VideoChatError
 
@@ -67,6 +68,7 @@ class BodyLimit:
             max_bytes=max_bytes,
             timeout_seconds=None if uploads else self._timeout_seconds,
             memory=self._memory if scope["path"].startswith(CHAT_PATH) else None,
+            is_upload=uploads,
         )
         exchange = _LimitedExchange(receive, send, body)
         try:
@@ -110,11 +112,13 @@ class _Body:
         max_bytes: int,
         timeout_seconds: float | None,
         memory: _Memory | None,
+        is_upload: bool,
     ) -> None:
         self._declared_bytes = declared_bytes
         self._max_bytes = max_bytes
         self._timeout_seconds = timeout_seconds
         self._memory = memory
+        self._is_upload = is_upload
         self._num_bytes = 0
         self._num_taken_bytes = 0
         self._began_at: float | None = None
@@ -162,6 +166,12 @@ class _Body:
             self._memory.give_back(self._num_taken_bytes)
 
     def too_large(self) -> RequestTooLarge:
+        if self._is_upload:
+            return RequestTooLarge(
+                f"The file is larger than {self._max_bytes - FORM_BYTES} bytes. Upload a shorter "
+                "or smaller video.",
+                param=FILE_FIELD,
+            )
         return RequestTooLarge(
             f"The request body is larger than {self._max_bytes} bytes. Send a shorter or "
             "smaller video, or in a chat an http(s) URL instead of a data: URL."

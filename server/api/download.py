@@ -81,15 +81,15 @@ class FileDownload(Response):
         self._file = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file. Returns when it has been sent or the client has hung up."""
+        """Send the file, or to HEAD its headers. Returns when sent, or when the client hung up."""
         try:
-            await until_disconnect(receive, self._send(send))
+            await until_disconnect(receive, self._send(send, is_head=scope["method"] == "HEAD"))
         except ClientDisconnect:
             note_outcome(scope, "cancelled")
         finally:
             self._file.close()
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send, *, is_head: bool) -> None:
         await send(
             {
                 "type": "http.response.start",
@@ -97,6 +97,9 @@ class FileDownload(Response):
                 "headers": self.raw_headers,
             }
         )
+        if is_head:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         left_bytes = self._span.stop - self._span.start
         self._file.seek(self._span.start)
         while left_bytes:

@@ -15,12 +15,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from server.api.state import note_outcome
 from server.errors import (
     EngineUnavailable,
     FileQuotaExceeded,
     FilesUnavailable,
+    HeadersTooLarge,
     InternalFault,
     ModelNotFound,
     Overloaded,
@@ -68,6 +70,7 @@ _TABLE: dict[type[Exception], _Row] = {
     UploadNotFound: _Row(404, _INVALID_REQUEST, "client_error"),
     FilesUnavailable: _Row(404, _INVALID_REQUEST, "client_error"),
     RequestTimeout: _Row(408, _INVALID_REQUEST, "client_error"),
+    HeadersTooLarge: _Row(431, _INVALID_REQUEST, "client_error"),
     FileQuotaExceeded: _Row(413, _INVALID_REQUEST, "client_error"),
     RequestTooLarge: _Row(413, _INVALID_REQUEST, "client_error"),
     RequestError: _Row(400, _INVALID_REQUEST, "client_error"),
@@ -177,7 +180,17 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     else:
         code, message = _HTTP_ERRORS.get(status, ("http_error", HTTPStatus(status).phrase))
     kind = _INVALID_REQUEST if status < 500 else _SERVER_ERROR
-    return JsonResponse(_body(message, kind, None, code), status, error.headers)
+    headers = {"allow": _allowed_methods(request)} if status == 405 else error.headers
+    return JsonResponse(_body(message, kind, None, code), status, headers)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Returns the methods of all routes to this path; starlette names those of the first one."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            methods.update(getattr(route, "methods", None) or ())
+    return ", ".join(sorted(methods))
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:

@@ -48,6 +48,7 @@ async def upload_file(request: Request) -> Response:
     return JsonResponse(_file_object(file))
 
 
+@router.head(FILES_PATH, include_in_schema=False)
 @router.get(FILES_PATH, response_class=Response)
 async def list_files(request: Request) -> Response:
     """Returns the client's files, page by page."""
@@ -61,7 +62,8 @@ async def list_files(request: Request) -> Response:
         found.reverse()
     found = _after(found, query.get("after"))
     if "purpose" in query:
-        found = [file for file in found if file.purpose == query["purpose"]]
+        purpose = _purpose(query)
+        found = [file for file in found if file.purpose == purpose]
     page = [_file_object(file) for file in found[:limit]]
     return JsonResponse(
         {
@@ -74,6 +76,7 @@ async def list_files(request: Request) -> Response:
     )
 
 
+@router.head(FILES_PATH + "/{file_id}", include_in_schema=False)
 @router.get(FILES_PATH + "/{file_id}", response_class=Response)
 async def get_file(request: Request, file_id: str) -> Response:
     """Returns the file object."""
@@ -83,10 +86,11 @@ async def get_file(request: Request, file_id: str) -> Response:
 @router.delete(FILES_PATH + "/{file_id}", response_class=Response)
 async def delete_file(request: Request, file_id: str) -> Response:
     """Deletes a file. Chats and downloads that have begun go on with it."""
-    await files_of(request).delete(file_id, owner_of(request))
+    await files_of(request).delete(file_id, owner_of(request), param="file_id")
     return JsonResponse({"id": file_id, "object": "file", "deleted": True})
 
 
+@router.head(FILES_PATH + "/{file_id}/content", include_in_schema=False)
 @router.get(FILES_PATH + "/{file_id}/content", response_class=Response)
 async def download_file(request: Request, file_id: str) -> Response:
     """Returns the bytes of a file, or those that a Range header asks for."""

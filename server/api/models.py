@@ -16,12 +16,14 @@ from server.settings import PruningSettings, Settings, VideoSettings
 router = APIRouter()
 
 
+@router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", response_class=Response)
 async def list_models(request: Request) -> Response:
     """Returns the list of the models that are served, which has one entry."""
     return JsonResponse(_models(request))
 
 
+@router.head("/v1/models/{model:path}", include_in_schema=False)
 @router.get("/v1/models/{model:path}", response_class=Response)
 async def get_model(request: Request, model: str) -> Response:
     """Returns the model of that name."""

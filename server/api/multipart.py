@@ -1,5 +1,7 @@
 """A form with a file in it, taken apart while it arrives: nothing of the file is kept."""
 
+import sys
+
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.datastructures import Headers
@@ -11,6 +13,8 @@ from server.errors import InvalidRequest
 FILE_FIELD = "file"
 _MAX_FIELD_BYTES = 256
 _MAX_FILENAME_CHARACTERS = 255
+_MAX_HEADER_BYTES = 4096
+_MAX_HEADERS = 8
 _DEFAULT_FILENAME = "upload"
 
 
@@ -37,6 +41,7 @@ class FormReader:
         self._name = ""
         self._value = bytearray()
         self._header: tuple[bytes, bytes] = (b"", b"")
+        self._num_headers = 0
         self._disposition = b""
         self._file_data: list[bytes] = []
         self._parser = MultipartParser(
@@ -51,6 +56,9 @@ class FormReader:
                 "on_headers_finished": self._on_headers_finished,
                 "on_end": self._on_end,
             },
+            # Above ours, which say what is wrong; a piece of the body may have many headers.
+            max_header_count=sys.maxsize,
+            max_header_size=sys.maxsize,
         )
 
     def feed(self, chunk: bytes) -> bytes:
@@ -79,21 +87,41 @@ class FormReader:
 
     def _on_part_begin(self) -> None:
         self._disposition = b""
+        self._num_headers = 0
         self._value.clear()
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         name, value = self._header
         self._header = (name + data[start:end], value)
+        self._check_header()
 
     def _on_header_value(self, data: bytes, start: int, end: int) -> None:
         name, value = self._header
         self._header = (name, value + data[start:end])
+        self._check_header()
 
     def _on_header_end(self) -> None:
         name, value = self._header
         if name.lower() == b"content-disposition":
             self._disposition = value
         self._header = (b"", b"")
+        self._num_headers += 1
+        if self._num_headers > _MAX_HEADERS:
+            raise InvalidRequest(
+                f"A part of the form has more than {_MAX_HEADERS} headers. Send fewer.",
+                code="invalid_multipart",
+            )
+
+    def _check_header(self) -> None:
+        name, value = self._header
+        if len(name) + len(value) <= _MAX_HEADER_BYTES:
+            return
+        raise InvalidRequest(
+            f"A part of the form has a header of more than {_MAX_HEADER_BYTES} bytes. Give the "
+            "file a shorter name.",
+            param=FILE_FIELD,
+            code="invalid_multipart",
+        )
 
     def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self._disposition)

@@ -28,6 +28,7 @@ ClientFactory = Callable[[VllmConfig], Any]
 STOP_TIMEOUT_SECONDS = 20.0
 """AsyncLLM kills EngineCore at once when it is given no time."""
 HEALTH_TIMEOUT_SECONDS = 10.0
+_LOADING = "The model is still loading. Try again when GET /health/ready answers 200."
 
 
 def pruning_kwargs(videos: Sequence[PreparedVideo]) -> JsonObject:
@@ -87,7 +88,7 @@ class VllmEngine:
     def facts(self) -> ModelFacts:
         """The served model."""
         if self._facts is None:
-            raise EngineUnavailable("The model is still loading.")
+            raise EngineUnavailable(_LOADING)
         return self._facts
 
     async def start(self) -> None:
@@ -163,7 +164,7 @@ class VllmEngine:
     async def check_health(self) -> None:
         """Ask EngineCore for a sign of life, not only whether its process exists."""
         if self._client is None or self._facts is None:
-            raise EngineUnavailable("The model is still loading.")
+            raise EngineUnavailable(_LOADING)
         try:
             await self._client.check_health()
             async with asyncio.timeout(HEALTH_TIMEOUT_SECONDS):
@@ -189,7 +190,7 @@ class VllmEngine:
     def models(self) -> JsonObject:
         """Returns the body of ``GET /v1/models``."""
         if self._facts is None:
-            raise EngineUnavailable("The model is still loading.")
+            raise EngineUnavailable(_LOADING)
         return self._models
 
     async def prompt_tokens(
@@ -247,7 +248,7 @@ class VllmEngine:
     ) -> Any:
         """Returns vLLM's response, event stream or count; every failure as one of our errors."""
         if self._chat is None:
-            raise EngineUnavailable("The model is still loading.")
+            raise EngineUnavailable(_LOADING)
         if videos and self.facts.supports_pruning:
             body["mm_processor_kwargs"] = pruning_kwargs(videos)
         try:

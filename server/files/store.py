@@ -200,9 +200,9 @@ class FileStore:
         with _existing(param):
             return await asyncio.to_thread(file.path.open, "rb")
 
-    async def delete(self, file_id: str, owner: str) -> None:
+    async def delete(self, file_id: str, owner: str, *, param: str | None = None) -> None:
         """Delete a file. Raises as ``get`` does."""
-        await self._forget(self.get(file_id, owner), "deleted")
+        await self._forget(self.get(file_id, owner, param=param), "deleted")
 
     async def sweep(self) -> None:
         """Delete what has expired."""

@@ -36,6 +36,12 @@ class HttpSettings(Group):
     the body is read where its length is given."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)
     """How long a body may take beyond what it takes at 100 kB a second. Above it: 408."""
+    header_timeout_seconds: float = Field(default=30.0, gt=0)
+    """How long the headers of a request may take, and the first byte on a new connection. Above it:
+    408, or the connection is closed where nothing has come."""
+    write_timeout_seconds: float = Field(default=60.0, gt=0)
+    """How long a client may leave unread what waits for it. Above it the connection is cut and the
+    request cancelled."""
     max_concurrent_requests: int = Field(default=256, ge=1)
     """Chat requests in flight at once. Above it: 503 with Retry-After, before the body is read."""
     keep_alive_comment_seconds: float = Field(default=10.0, gt=0)

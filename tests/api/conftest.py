@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
 
-from server.api.protocol import FirstByteProtocol
+from server.api.connection import bounded_protocol
 from server.app import create_app
 from server.demo.clip import CLIP_PATH
 from server.demo.model import ensure_model
@@ -88,7 +88,11 @@ def serve() -> Serve:
         app = create_app(chosen, engine, registry=registry, stop_process=failures.append)
         server = _Server(
             uvicorn.Config(
-                app, port=0, http=FirstByteProtocol, log_config=None, timeout_graceful_shutdown=2
+                app,
+                port=0,
+                http=bounded_protocol(chosen.http),
+                log_config=None,
+                timeout_graceful_shutdown=2,
             )
         )
         serving = asyncio.create_task(server.serve())

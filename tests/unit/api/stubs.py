@@ -11,9 +11,9 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from server.api.connection import bounded_protocol
 from server.api.errors import exception_handlers
 from server.api.layers import middleware
-from server.api.protocol import FirstByteProtocol
 from server.api.routes import ROUTERS
 from server.conversation import ChatRequest, PixelLimits
 from server.engine.base import ModelFacts, VideoTokens
@@ -197,7 +197,8 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
     # With the protocol named, as uvicorn's own: else asyncio leaves Nagle's algorithm on.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(app, http=FirstByteProtocol, ws="none", lifespan="off", log_config=None)
+    protocol = bounded_protocol(app.state.settings.http)
+    config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:  # noqa: ASYNC110  # uvicorn offers no event

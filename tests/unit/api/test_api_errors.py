@@ -15,6 +15,7 @@ from server.errors import (
     ConfigurationError,
     ContextLengthExceeded,
     EngineUnavailable,
+    HeadersTooLarge,
     InternalFault,
     InvalidRequest,
     InvalidVideo,
@@ -42,6 +43,7 @@ REQUEST_ERRORS = [
     (ModelNotFound("m"), 404, "model_not_found"),
     (RequestTimeout("m"), 408, "request_timeout"),
     (RequestTooLarge("m"), 413, "request_too_large"),
+    (HeadersTooLarge("m"), 431, "headers_too_large"),
 ]
 
 
@@ -116,6 +118,27 @@ async def test_unknown_urls_and_methods_are_told_in_the_same_shape(
     assert (error["code"], error["type"]) == (code, "invalid_request_error")
     assert status != 405 or response.headers["allow"]
     assert response.headers["x-request-id"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/files", "GET, HEAD, POST"),
+        ("PUT", "/v1/files/file-1", "DELETE, GET, HEAD"),
+        ("POST", "/v1/files/file-1/content", "GET, HEAD"),
+        ("GET", "/v1/chat/completions", "POST"),
+        ("DELETE", "/v1/models/a/b", "GET, HEAD"),
+        ("POST", "/health", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
+    ],
+)
+async def test_allow_names_every_method_of_a_path(
+    pipeline: StubPipeline, method: str, path: str, allowed: str
+) -> None:
+    async with client_of(build_app(pipeline)) as client:
+        response = await client.request(method, path)
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)
 
 
 @pytest.mark.anyio

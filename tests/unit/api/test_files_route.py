@@ -123,7 +123,6 @@ async def test_pages_follow_each_other(me: Client) -> None:
     assert [file.id async for file in me.files.list(limit=3, order="asc")] == ids
     vision = [file.id async for file in me.files.list(limit=2, purpose="vision", order="asc")]
     assert vision == ids[1::2]
-    assert [file.id async for file in me.files.list(purpose="batch")] == []
     page = await me.files.list(limit=2, after=ids[5])
     assert [file.id for file in page.data] == [ids[4], ids[3]]
     assert page.has_more
@@ -275,6 +274,33 @@ async def test_bodies_that_are_no_upload_are_refused(http: httpx.AsyncClient) ->
     assert (cut.status_code, cut.json()["error"]["code"]) == (400, "invalid_multipart")
 
 
+async def test_a_file_that_is_not_there_is_told_by_its_parameter(http: httpx.AsyncClient) -> None:
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/content")):
+        response = await http.request(method, f"{FILES}/file-none{path}")
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (404, "file_id")
+
+
+async def test_a_purpose_that_no_file_can_have_is_not_an_empty_list(
+    http: httpx.AsyncClient,
+) -> None:
+    response = await http.get(FILES, params={"purpose": "fun"})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "purpose")
+    assert (await http.get(FILES, params={"purpose": "vision"})).json()["data"] == []
+
+
+async def test_head_is_get_without_the_body(http: httpx.AsyncClient) -> None:
+    file = (await http.post(FILES, data=FORM, files={"file": ("a.mp4", BODY)})).json()
+    content = f"{FILES}/{file['id']}/content"
+    for path in (FILES, f"{FILES}/{file['id']}", content):
+        head, get = await http.head(path), await http.get(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == get.headers["content-length"]
+    part = await http.head(content, headers={"range": "bytes=0-9"})
+    assert (part.status_code, part.headers["content-length"]) == (206, "10")
+    assert (await http.get(content)).content == BODY
+
+
 async def test_limits_have_their_status(start: Callable[..., Any], tmp_path: Path) -> None:
     url = await start(max_file_bytes=1000, max_owner_bytes=1500, max_total_bytes=1500)
     async with httpx.AsyncClient(base_url=url) as http:
@@ -333,6 +359,10 @@ async def test_a_declared_length_is_held_to_the_limit_of_its_path(
         )
         status = await reader.readline()
         assert (b" 413 " in status) is refused
+        if refused:
+            answer = await reader.read()
+            assert (b'"param":"file"' in answer) is (path == FILES)
+            assert (b"data: URL" in answer) is (path != FILES)
         writer.close()
 
 

@@ -82,6 +82,31 @@ def test_what_is_no_form_is_a_bad_request(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "param", "reason"),
+    [
+        (part("file", b"abc", "a" * 5000), "file", "shorter name"),
+        (part("file", b"abc", "a" * 500_000), "file", "shorter name"),
+        (b"--xyz\r\n" + b"a" * 5000 + b": x\r\n\r\nabc\r\n", "file", "shorter name"),
+        (b"--xyz\r\n" + b"X: y\r\n" * 9 + b"\r\nabc\r\n", None, "more than 8 headers"),
+    ],
+    ids=range(4),
+)
+def test_headers_of_a_part_above_a_limit_are_told_so(
+    body: bytes, param: str | None, reason: str
+) -> None:
+    error = refused(body + END)
+    assert (error.param, error.code) == (param, "invalid_multipart")
+    assert reason in str(error)
+
+
+def test_headers_of_a_part_up_to_the_limits_are_read() -> None:
+    many = b"--xyz\r\n" + b"X: y\r\n" * 7
+    body = many + part("purpose", b"vision")[len(b"--xyz\r\n") :]
+    form, data = read(body + part("file", b"abc", "a" * 4000) + END)
+    assert (form.fields, form.filename, data) == ({"purpose": "vision"}, "a" * 255, b"abc")
+
+
+@pytest.mark.parametrize(
     ("body", "param", "code"),
     [
         (part("purpose", b"vision"), "file", "missing_field"),

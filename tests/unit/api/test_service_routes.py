@@ -2,13 +2,21 @@
 
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client import REGISTRY
 
 from server.errors import EngineUnavailable
 from server.files.store import FileStore
 from server.settings import FileSettings, PruningSettings, Settings, VideoSettings
-from tests.unit.api.stubs import StubEngine, StubPipeline, build_app, client_of, model_facts
+from tests.unit.api.stubs import (
+    StubEngine,
+    StubPipeline,
+    build_app,
+    client_of,
+    model_facts,
+    serving,
+)
 
 
 @pytest.mark.anyio
@@ -184,3 +192,15 @@ async def test_no_request_adds_a_time_series(pipeline: StubPipeline) -> None:
 async def _series(client) -> int:  # type: ignore[no-untyped-def]
     text = (await client.get("/metrics")).text
     return len([line for line in text.splitlines() if line.startswith("videochat_")])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_sick", [False, True])
+async def test_head_is_answered_as_get_is(pipeline: StubPipeline, is_sick: bool) -> None:
+    sickness = EngineUnavailable("Loading.") if is_sick else None
+    app = build_app(pipeline, engine=StubEngine(sickness=sickness))
+    async with serving(app) as url, httpx.AsyncClient(base_url=url) as client:
+        for path in ("/health", "/health/live", "/health/ready", "/version", "/v1/models"):
+            head, get = await client.head(path), await client.get(path)
+            assert (head.status_code, head.content) == (get.status_code, b"")
+            assert head.headers["content-length"] == get.headers["content-length"]
