@@ -8,6 +8,8 @@ from server.api.validation import as_object, check_keys
 
 Place = tuple[Mapping[str, Any], str]
 """An object that may hold hints, and its JSON path; empty for the request itself."""
+Tier = tuple[Place, ...]
+"""Places of which none goes before another, so that they must not contradict each other."""
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "fps": ("fps", "sample_fps"),
@@ -64,25 +66,33 @@ REQUEST_FIELDS = ("media_io_kwargs", "mm_processor_kwargs", "video_config")
 """Objects on the request that hold hints for all of its videos."""
 
 
-def with_metadata(places: Sequence[Place]) -> Iterator[Place]:
-    """Yields each place, and after it the ``video_metadata`` that it holds.
+def video_tiers(places: Sequence[Place]) -> Iterator[Tier]:
+    """Yields each place of a video, and after it the ``video_metadata`` that it holds.
 
     Raises:
         InvalidRequest: that is no object, or has a key that is not known.
     """
-    for holder, path in places:
-        yield holder, path
-        for field in _METADATA_FIELDS:
-            yield from _inner(holder, path, field, _METADATA_KEYS)
+    for place in places:
+        yield (place,)
+        yield tuple(_metadata(*place))
 
 
-def request_places(payload: Mapping[str, Any]) -> Iterator[Place]:
+def request_tiers(payload: Mapping[str, Any]) -> Iterator[Tier]:
     """Yields the places for hints on a request: itself, then the objects of other servers.
 
     Raises:
         InvalidRequest: one of them is no object, or has a key that is not known; names the key.
     """
-    yield payload, ""
+    yield ((payload, ""),)
+    yield (*_metadata(payload, ""), *_request_objects(payload))
+
+
+def _metadata(holder: Mapping[str, Any], path: str) -> Iterator[Place]:
+    for field in _METADATA_FIELDS:
+        yield from _inner(holder, path, field, _METADATA_KEYS)
+
+
+def _request_objects(payload: Mapping[str, Any]) -> Iterator[Place]:
     for media, path in _inner(payload, "", "media_io_kwargs", frozenset({"video"})):
         for video, video_path in _inner(media, path, "video", _MEDIA_IO_KEYS):
             asks_for_all = video.get("num_frames") == _ALL_FRAMES
@@ -97,7 +107,7 @@ def request_lists(payload: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], 
     """Yields (hint, entries, JSON path) where a request has a hint for each of its videos.
 
     Raises:
-        InvalidRequest: as for ``request_places``.
+        InvalidRequest: as for ``request_tiers``.
     """
     for kwargs, path in _inner(payload, "", "mm_processor_kwargs", _PROCESSOR_KEYS):
         for key, value in kwargs.items():

@@ -1,6 +1,6 @@
 """How a client wants its videos sampled and pruned, on the request or on a video itself."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -8,10 +8,9 @@ from typing import Any, get_args
 from server.api.dialects import (
     SIZE_PATH,
     SPELLINGS,
-    Place,
+    Tier,
     request_lists,
-    request_places,
-    with_metadata,
+    request_tiers,
 )
 from server.api.quantities import (
     MAX_COUNT,
@@ -165,8 +164,9 @@ class HintReader:
         Raises:
             InvalidRequest: as for ``read``.
         """
-        places = list(request_places(payload))
-        if any(path == SIZE_PATH for _, path in places) and not self._geometry.limits_each_frame:
+        tiers = list(request_tiers(payload))
+        given_paths = {path for tier in tiers for _, path in tier}
+        if SIZE_PATH in given_paths and not self._geometry.limits_each_frame:
             raise InvalidRequest(
                 f"{SIZE_PATH} does not mean the size of a frame to the served model. Use "
                 "max_pixels (of a frame) or total_pixels (of a video).",
@@ -174,7 +174,7 @@ class HintReader:
                 code="unsupported_field",
             )
         lists = tuple(self._list(*entries) for entries in request_lists(payload))
-        return RequestHints(self.read(places), lists)
+        return RequestHints(self.read(tiers), lists)
 
     def _list(self, name: str, values: Sequence[Any], param: str) -> HintList:
         """Returns the hint of that name for each video; ``values`` has null where it is open."""
@@ -189,23 +189,30 @@ class HintReader:
             param,
         )
 
-    def read(self, places: Sequence[Place]) -> VideoHints:
-        """Returns the hints of one level, which may lie in several places; the first one wins.
+    def read(self, tiers: Iterable[Tier]) -> VideoHints:
+        """Returns the hints of one level, which may lie in several tiers; the first one wins.
 
         Raises:
-            InvalidRequest: a hint is wrong, or two of them contradict each other.
+            InvalidRequest: a hint is wrong, two of them contradict each other, or one is given
+                twice in a tier and differs.
         """
         found: dict[str, Hint] = {}
-        for holder, path in with_metadata(places):
+        for tier in tiers:
+            told: dict[str, Hint] = {}
+            for name, hint in self._hints_in(tier):
+                _check_same(told.setdefault(name, hint), hint)
+            found = {**told, **found}
+        _check_together(found)
+        return VideoHints(found)
+
+    def _hints_in(self, tier: Tier) -> Iterator[tuple[str, Hint]]:
+        for holder, path in tier:
             for name, check in self._checks.items():
                 for spelling in SPELLINGS[name]:
                     # A null rate too: who computes it should not get an unpruned video by mistake.
                     if holder.get(spelling) is not None or (name == _RATE and name in holder):
                         param = f"{path}.{spelling}" if path else spelling
-                        hint = Hint(check(holder[spelling], param), param)
-                        found.setdefault(name, hint)
-        _check_together(found)
-        return VideoHints(found)
+                        yield name, Hint(check(holder[spelling], param), param)
 
     def settle(self, hints: VideoHints) -> VideoWishes:
         """Returns what the hints of all levels come to, defaults filled in.
@@ -287,6 +294,15 @@ class HintReader:
                 code="pruning_unsupported",
             )
         return method
+
+
+def _check_same(first: Hint, second: Hint) -> None:
+    """Refuse two spellings of one hint, or two objects side by side, that differ."""
+    if first.value != second.value:
+        raise InvalidRequest(
+            f"{first.param} and {second.param} mean the same and differ; give one of them.",
+            param=second.param,
+        )
 
 
 def _check_together(found: Mapping[str, Hint]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.api.dialects import HINT_FIELDS
+from server.api.dialects import HINT_FIELDS, video_tiers
 from server.api.hints import HintReader, RequestHints
 from server.api.sources import VIDEO_PART_TYPES, SourceFinder, dated, type_of, unsupported
 from server.api.texts import TextGate
@@ -81,8 +81,9 @@ class PartReader:
                 code="too_many_videos",
             )
         inherited = self._request_hints.of(len(self.videos))
-        wishes = self._hints.settle(self._hints.read(found.places).over(inherited))
-        source, sampling = dated(found.source, wishes.sampling, found.param)
+        wishes = self._hints.settle(self._hints.read(video_tiers(found.places)).over(inherited))
+        dating_param = wishes.hint_params.get("fps", found.param)
+        source, sampling = dated(found.source, wishes.sampling, dating_param)
         self.videos.append(
             VideoRequest(
                 source=source,

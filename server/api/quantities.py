@@ -38,20 +38,20 @@ def frames_per_second(value: Any, param: str) -> float:
 
 def count(value: Any, param: str) -> int:
     """Returns an integer from 1 to ``MAX_COUNT``. Raises InvalidRequest otherwise."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise wrong_type(value, "an integer, at least 1", param)
-    if not 1 <= value <= MAX_COUNT:
-        raise InvalidRequest(f"{param} must be an integer, at least 1.", param=param)
-    return value
+    return _integer(value, param, most=MAX_COUNT)
 
 
 def pixels(value: Any, param: str) -> int:
     """Returns an integer from 1 to ``_MAX_PIXELS``. Raises InvalidRequest otherwise."""
+    return _integer(value, param, most=_MAX_PIXELS)
+
+
+def _integer(value: Any, param: str, *, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise wrong_type(value, "an integer, at least 1", param)
-    if not 1 <= value <= _MAX_PIXELS:
+    if not 1 <= value <= most:
         raise InvalidRequest(
-            f"{param} must be an integer, at least 1 and at most {_MAX_PIXELS}.", param=param
+            f"{param} must be an integer, at least 1 and at most {most}.", param=param
         )
     return value
 

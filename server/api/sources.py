@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from server.api.dialects import HINT_FIELDS, IDLE_FIELDS, Place
-from server.api.validation import as_object, as_string, check_keys, shown, wrong_type
+from server.api.validation import as_string, check_keys, shown, wrong_type
 from server.conversation import (
     Base64Source,
     FrameListSource,
@@ -44,6 +44,13 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "file": ("file_id", "file_data"),
 }
 """Per field, if its value is an object, the keys of which one says where the video is."""
+_VALUES: Mapping[str, str] = {
+    "video_url": "a string or an object",
+    "video": "a string, an object or a list of strings",
+    "input_video": "a string or an object",
+    "file": "an object",
+}
+"""Per field what its value may be."""
 _COMMON_KEYS = frozenset({"type", "uuid", *HINT_FIELDS, *IDLE_FIELDS})
 _MAX_UUID_CHARACTERS = 256
 _MAX_LIST_HEADER_CHARACTERS = 256
@@ -98,7 +105,9 @@ class SourceFinder:
             return FoundSource(self._by_id(value, field_param), field_param, ((part, param),))
         if isinstance(value, str) and field != "file":
             return FoundSource(self._by_url(value, field_param), field_param, ((part, param),))
-        holder = as_object(value, field_param)
+        if not isinstance(value, dict):
+            raise wrong_type(value, _VALUES[field], field_param)
+        holder: JsonObject = value
         return FoundSource(
             *self._in(holder, field, field_param), ((holder, field_param), (part, param))
         )
@@ -142,9 +151,9 @@ class SourceFinder:
 
     def _check_count(self, count: int, param: str) -> None:
         if not 1 <= count <= self._max_pictures:
+            cure = "Send fewer, or a video file." if count else "Send a URL for each."
             raise InvalidRequest(
-                f"{param} has {count} frames; it must have 1 to {self._max_pictures}. Send fewer, "
-                "or a video file.",
+                f"{param} has {count} frames; it must have 1 to {self._max_pictures}. {cure}",
                 param=param,
             )
 
@@ -161,7 +170,8 @@ def dated(
     are.
 
     Raises:
-        InvalidRequest: the frames of the list would be years apart.
+        InvalidRequest: the frames of the list would be years apart; names ``param``, the path of
+            what dates them.
     """
     if not isinstance(source, FrameListSource):
         return source, sampling
@@ -198,7 +208,8 @@ def _only(holder: JsonObject, keys: Collection[str], param: str) -> tuple[str, s
             f"{param} has {' and '.join(given)}; give one of them.", param=f"{param}.{given[1]}"
         )
     if not given:
-        first, *others = keys
+        # The one that is there and null is the one that the client means.
+        first, *others = sorted(keys, key=lambda key: key not in holder)
         instead = "".join(f", or give {other}" for other in others)
         raise wrong_type(None, f"where the video is{instead}", f"{param}.{first}")
     return given[0], f"{param}.{given[0]}"

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,11 +11,16 @@ import torch
 
 from server.conversation import PixelLimits
 from server.engine.base import VideoGeometry, VideoTokens
+from server.engine.bounds import FrameBounds, Size, distortion, grids_in_shape
 from server.errors import ConfigurationError, InvalidVideo
 from server.evs.arithmetic import retained_tokens
 
 _MAX_RESIZES = 64
 """Far more than any processor takes until it leaves a frame as it is."""
+_MAX_DISTORTION = 2.0
+"""How far the shape of a frame may be changed to keep a limit, as a factor of its aspect ratio."""
+_MAX_ASPECT_RATIO = 200
+"""Above it, Qwen's processors refuse a frame."""
 
 
 def geometry_of(hf_processor: Any) -> VideoGeometry:
@@ -124,48 +129,6 @@ class _Geometry(ABC):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    """The limits on one frame."""
-
-    fewest: float
-    most: float
-    max_side: float
-
-    @classmethod
-    def of(cls, limits: PixelLimits, num_frames: int) -> "_Bounds":
-        most = limits.most_pixels(num_frames)
-        max_side = math.inf if limits.max_side is None else limits.max_side
-        return cls(min(limits.min_pixels or 1, most), most, max_side)
-
-    def applied(
-        self, size: tuple[int, int], *, source: tuple[int, int], edge: int
-    ) -> tuple[int, int]:
-        """Returns ``size``, or one that breaks no limit, in the shape of ``source``.
-
-        As Qwen's processors do it: in steps of ``edge`` pixels, down to keep an upper limit, and up
-        to keep the lower one, but never beyond an upper one.
-        """
-        width, height = source
-        if self._are_broken_by(size):
-            # Divided in this order, as the processors round.
-            divisor = max(math.sqrt(width * height / self.most), max(source) / self.max_side)
-            return _at_least_one(width / divisor // edge, height / divisor // edge, edge)
-        if math.prod(size) < self.fewest:
-            factor = math.sqrt(self.fewest / (width * height))
-            grown = _at_least_one(-(width * factor // -edge), -(height * factor // -edge), edge)
-            return size if self._are_broken_by(grown) else grown
-        return size
-
-    def _are_broken_by(self, size: tuple[int, int]) -> bool:
-        return math.prod(size) > self.most or max(size) > self.max_side
-
-
-def _at_least_one(columns: float, rows: float, edge: int) -> tuple[int, int]:
-    """Returns the size of a frame of so many tokens a row and a column, at least one of each."""
-    return max(1, int(columns)) * edge, max(1, int(rows)) * edge
-
-
 class ProcessorGeometry(_Geometry):
     """Frame sizes and token counts of a Hugging Face video processor of the Qwen-VL kind."""
 
@@ -192,11 +155,74 @@ class ProcessorGeometry(_Geometry):
     def _limited_size(
         self, width: int, height: int, num_frames: int, limits: PixelLimits
     ) -> tuple[int, int]:
-        natural = self._settled_size(width, height, num_frames)
-        bounds = _Bounds.of(limits, num_frames)
-        wanted = bounds.applied(natural, source=(width, height), edge=self._token_edge)
-        # The processor has the last word: its own limits hold too.
-        return natural if wanted == natural else self._settled_size(*wanted, num_frames)
+        source = width, height
+        bounds = FrameBounds.of(limits, num_frames=num_frames, edge=self._token_edge)
+        size = self._lowered_size(source, num_frames, bounds)
+        if math.prod(size) >= bounds.fewest:
+            return size
+        # The processor has the last word: above its own limit it would make the frame smaller.
+        raised = self._settled_size(*bounds.raised(source), num_frames)
+        is_better = bounds.are_kept_by(raised) and math.prod(raised) > math.prod(size)
+        return raised if is_better else size
+
+    def _lowered_size(self, source: Size, num_frames: int, bounds: FrameBounds) -> Size:
+        """Returns the size that keeps the upper limits, or the least one if none does."""
+        natural = self._settled_size(*source, num_frames)
+        if bounds.are_kept_by(natural):
+            return natural
+        lowered = bounds.lowered(source)
+        if self._leaves(lowered, num_frames) and bounds.are_kept_by(lowered):
+            return lowered
+        allowed = max(_MAX_DISTORTION, distortion(natural, source))
+        least = self._least_size(source, num_frames, allowed)
+        if math.prod(least) > bounds.most:
+            return least
+        # The shape gives way: a limit that some size keeps is kept.
+        return self._squeezed_size(source, num_frames, bounds, allowed) or self._narrowest_size(
+            source, num_frames, bounds, allowed, least
+        )
+
+    def _squeezed_size(
+        self, source: Size, num_frames: int, bounds: FrameBounds, allowed: float
+    ) -> Size | None:
+        """Returns the size nearest in shape that keeps the upper limits, None if there is none."""
+        by_shape = sorted((distortion(size, source), size) for size in bounds.largest_sizes())
+        kept = (size for factor, size in by_shape if factor <= allowed)
+        return next((size for size in kept if self._leaves(size, num_frames)), None)
+
+    def _narrowest_size(
+        self, source: Size, num_frames: int, bounds: FrameBounds, allowed: float, least: Size
+    ) -> Size:
+        """Returns the size whose longer side is the shortest, within the most pixels."""
+        first = int(bounds.max_side // self._token_edge) + 1
+        for side in range(first, max(least) // self._token_edge):
+            wider = replace(bounds, max_side=side * self._token_edge)
+            size = self._squeezed_size(source, num_frames, wider, allowed)
+            if size is not None:
+                return size
+        return least
+
+    def _least_size(self, source: Size, num_frames: int, allowed: float) -> Size:
+        """Returns the size of fewest pixels that the processor leaves as it is, in about the shape
+        of ``source``."""
+        edge = self._token_edge
+        square = self._settled_size(edge, edge, num_frames)
+        natural = self._settled_size(*source, num_frames)
+        # A square of one row less is too small, and one row of tokens may be as long as a shape is.
+        fewest = max(1, (min(square) // edge - 1) ** 2)
+        most = 2 * math.prod(square) // edge**2 + _MAX_ASPECT_RATIO
+        for columns, rows in grids_in_shape(source, allowed, fewest=fewest, most=most):
+            size = columns * edge, rows * edge
+            if self._leaves(size, num_frames):
+                return size
+        return natural
+
+    def _leaves(self, size: Size, num_frames: int) -> bool:
+        """Returns whether the processor leaves frames of that size as they are."""
+        try:
+            return self._resized(*size, num_frames) == size
+        except ValueError:
+            return False
 
     def _resized(self, width: int, height: int, num_frames: int) -> tuple[int, int]:
         # A tensor without data, so that the processor's own rule answers at no cost.

@@ -31,7 +31,8 @@ class Sampling:
     """The frames are evenly spaced over [start, start + span), unless every frame of it was taken
     or they are keyframes."""
     granted: SamplingWish
-    """The wish as it was followed: defaults filled in, caps applied, the end within the video."""
+    """The wish as it was followed: defaults filled in, caps applied, the end within the video, and
+    frames counted in whole steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def plan_frames(
         facts: the video.
         wish: what the client asked for; without a wish ``settings.default_fps`` is used.
         settings: the caps that a wish is clamped to.
-        temporal_patch_size: frames that become one step in time; the count is made a multiple.
+        temporal_patch_size: frames that become one step in time; the count is made a multiple,
+            unless all frames of the stretch are taken, or there are too few keyframes.
 
     Raises:
         InvalidRequest: the stretch lies beyond the video's end, or has no keyframe to align to;
@@ -91,7 +93,9 @@ def plan_frames(
     else:
         indices = _frames_on_screen(facts, targets, stretch)
     span_seconds = count * spacing if rate_holds else stretch.seconds
-    return Sampling(_whole_step(indices, temporal_patch_size), stretch.start, span_seconds, granted)
+    indices = _whole_step(indices, temporal_patch_size)
+    granted = _counted(granted, len(indices), temporal_patch_size)
+    return Sampling(indices, stretch.start, span_seconds, granted)
 
 
 def granted_wish(wish: SamplingWish, settings: VideoSettings) -> SamplingWish:
@@ -107,6 +111,20 @@ def granted_wish(wish: SamplingWish, settings: VideoSettings) -> SamplingWish:
         min_frames=min(wish.min_frames or settings.min_frames, max_frames),
         max_frames=max_frames,
     )
+
+
+def _counted(granted: SamplingWish, num_frames: int, temporal_patch_size: int) -> SamplingWish:
+    """Returns the wish with the numbers of frames that were really used.
+
+    A cap is rounded down to a multiple of ``temporal_patch_size``, though not to none, and a floor
+    up to one, as far as the cap allows. A number is that of the frames.
+    """
+    step, most = temporal_patch_size, granted.max_frames or num_frames
+    max_frames = max(step, most // step * step, num_frames)
+    floor = -(-(granted.min_frames or 1) // step) * step
+    if granted.num_frames is not None:
+        return replace(granted, num_frames=num_frames, min_frames=1, max_frames=max_frames)
+    return replace(granted, min_frames=min(floor, max_frames), max_frames=max_frames)
 
 
 def frame_count(

@@ -123,6 +123,52 @@ def test_hints_lie_in_the_object_or_beside_it(part: dict[str, Any]) -> None:
     assert found(part).sampling.num_frames == 8
 
 
+@pytest.mark.parametrize(
+    ("part", "field", "message"),
+    [
+        ({"type": "video_url", "video_url": 1}, "video_url", "is 1; it must be a string or an ob"),
+        ({"type": "video_url", "video_url": []}, "video_url", "a list; it must be a string or an"),
+        ({"type": "input_video", "input_video": True}, "input_video", "must be a string or an obj"),
+        ({"type": "input_video", "video_url": 1}, "video_url", "it must be a string or an object"),
+        ({"type": "video", "video": 1}, "video", "must be a string, an object or a list of string"),
+        ({"type": "file", "file": "x"}, "file", '"x"; it must be an object.'),
+        ({"type": "video", "video": []}, "video", "has 0 frames; it must have 1 to 1024. Send a U"),
+        (
+            {"type": "input_video", "input_video": {"data": None}},
+            "input_video.data",
+            "is missing or null; it must be where the video is, or give url.",
+        ),
+        (
+            {"type": "file", "file": {"file_data": None}},
+            "file.file_data",
+            "is missing or null; it must be where the video is, or give file_id.",
+        ),
+        (
+            {"type": "input_video", "video_url": None},
+            "video_url",
+            "is missing or null; it must be where the video is, or give input_video.",
+        ),
+        ({"type": "video", "video": ["https://a/b.jpg"], "fps": 1e-9}, "fps", "at least 0.00001"),
+        ({"type": "video", "video": ["https://a/b.jpg"], "sample_fps": 1e-9}, "sample_fps", "0.00"),
+    ],
+)
+def test_the_message_names_what_was_sent_and_what_is_taken(
+    part: dict[str, Any], field: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        found(part)
+    assert caught.value.param == f"{HERE}.{field}"
+    assert message in str(caught.value)
+
+
+def test_the_rate_of_a_request_that_dates_a_list_is_the_one_to_blame() -> None:
+    part = {"type": "video", "video": ["https://a/b.jpg"]}
+    body = {"messages": [{"role": "user", "content": [part]}], "video_metadata": {"fps": 1e-9}}
+    with pytest.raises(InvalidRequest, match=r"at least 0\.00001 for a list") as caught:
+        parse_chat_request(json.dumps(body).encode(), Settings(), model_facts())
+    assert caught.value.param == "video_metadata.fps"
+
+
 def test_a_uuid_changes_nothing() -> None:
     part = {"type": "video_url", "video_url": {"url": URL}}
     assert found({**part, "uuid": "clip-1"}) == found({**part, "uuid": None}) == found(part)
@@ -189,7 +235,7 @@ def test_the_rate_of_a_list_dates_its_frames_and_takes_none_away() -> None:
         ({"type": "video", "video": [URL, 5]}, "video[1]"),
         ({"type": "video", "video": [URL, ""]}, "video[1]"),
         ({"type": "video", "video": [[URL]]}, "video[0]"),
-        ({"type": "video", "video": [URL], "fps": 1e-9}, "video"),
+        ({"type": "video", "video": [URL], "fps": 1e-9}, "fps"),
         ({"type": "video_url", "video_url": [URL]}, "video_url"),
         ({"video_url": JPEGS}, "video_url"),
         ({"video_url": JPEGS + "AAAA,,AAAA"}, "video_url"),

@@ -861,6 +861,82 @@ def test_a_number_of_frames_replaces_a_rate_and_its_floor() -> None:
     assert wish(chat(video({"num_frames": 3}), fps=2, min_frames=8)) == SamplingWish(num_frames=3)
 
 
+TWICE: list[tuple[dict[str, Any], str, str]] = [
+    ({"fps": 1, "sample_fps": 2}, "fps", "sample_fps"),
+    ({"num_frames": 4, "nframes": 6}, "num_frames", "nframes"),
+    ({"start_offset": 1, "startOffset": "2s"}, "start_offset", "startOffset"),
+    ({"end_offset": 1, "endOffset": 2}, "end_offset", "endOffset"),
+    (
+        {"video_metadata": {"start_offset": 1, "startOffset": 2}},
+        "video_metadata.start_offset",
+        "video_metadata.startOffset",
+    ),
+    (
+        {"video_metadata": {"fps": 1}, "videoMetadata": {"fps": 2}},
+        "video_metadata.fps",
+        "videoMetadata.fps",
+    ),
+    (
+        {"video_metadata": {"endOffset": 1}, "videoMetadata": {"end_offset": 2}},
+        "video_metadata.endOffset",
+        "videoMetadata.end_offset",
+    ),
+]
+
+
+@pytest.mark.parametrize(("prefix", "at"), LEVELS, ids=["request", "part", "object"])
+@pytest.mark.parametrize(("hints", "first", "second"), TWICE)
+def test_two_spellings_of_one_hint_that_differ_are_refused_by_both_names(
+    prefix: str, at: Callable[..., Any], hints: dict[str, Any], first: str, second: str
+) -> None:
+    error = refused(at(hints))
+    assert error.param == f"{prefix}{second}"
+    assert f"{prefix}{first} and {prefix}{second} mean the same" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fields", "first", "second"),
+    [
+        (
+            {"mm_processor_kwargs": {"fps": 3}, "video_config": {"fps": 1}},
+            "mm_processor_kwargs.fps",
+            "video_config.fps",
+        ),
+        (
+            {"video_metadata": {"fps": 3}, "media_io_kwargs": {"video": {"fps": 1}}},
+            "video_metadata.fps",
+            "media_io_kwargs.video.fps",
+        ),
+        (
+            {"mm_processor_kwargs": {"max_pixels": 9, "size": {"longest_edge": 8}}},
+            "mm_processor_kwargs.max_pixels",
+            "mm_processor_kwargs.size.longest_edge",
+        ),
+    ],
+)
+def test_objects_of_a_request_that_differ_are_refused_by_both_names(
+    fields: dict[str, Any], first: str, second: str
+) -> None:
+    error = refused(chat(VIDEO, **fields))
+    assert error.param == second
+    assert f"{first} and {second} mean the same" in str(error)
+
+
+@pytest.mark.parametrize(("prefix", "at"), LEVELS, ids=["request", "part", "object"])
+def test_two_spellings_of_one_hint_may_be_equal(prefix: str, at: Callable[..., Any]) -> None:
+    hints = {"fps": 2, "sample_fps": 2.0, "start_offset": 1.5, "startOffset": "1.5s"}
+    assert wish(at(hints)) == SamplingWish(fps=2, start_seconds=1.5)
+    metadata = {"video_metadata": {"fps": 2}, "videoMetadata": {"fps": 2}}
+    assert wish(at(metadata)) == SamplingWish(fps=2)
+
+
+@pytest.mark.parametrize("name", ["num_frames", "min_frames", "max_frames", "video_token_budget"])
+@pytest.mark.parametrize("value", [0, 2**31, 2**62])
+def test_a_count_out_of_range_is_told_the_range(name: str, value: int) -> None:
+    error = refused(chat(VIDEO, **{name: value}))
+    assert str(error) == f"{name} must be an integer, at least 1 and at most 2147483647."
+
+
 def test_levels_that_contradict_each_other_are_refused() -> None:
     error = refused(chat(video({"num_frames": 9}), max_frames=8))
     assert error.param == f"{FIRST_PART}.video_url.num_frames"
@@ -899,7 +975,7 @@ def test_a_video_knows_where_its_hints_came_from() -> None:
             SamplingWish(num_frames=6, min_frames=2, max_frames=8),
         ),
         ({"fps": 1, "media_io_kwargs": {"video": {"fps": 2}}}, SamplingWish(fps=1)),
-        ({"video_config": {"fps": 1}, "mm_processor_kwargs": {"fps": 3}}, SamplingWish(fps=3)),
+        ({"video_config": {"fps": 3}, "mm_processor_kwargs": {"fps": 3.0}}, SamplingWish(fps=3)),
     ],
     ids=range(10),
 )

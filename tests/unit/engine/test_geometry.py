@@ -175,6 +175,78 @@ def test_small_frames_are_enlarged_to_the_fewest_pixels():
     assert width / height == pytest.approx(4 / 3, rel=0.2)
 
 
+CLIPS = [(1080, 1920), (300, 300), (1000, 100), (64, 48)]
+SMALL = [name for name in PROCESSORS if "small" in name or "released" in name]
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("size", CLIPS)
+@pytest.mark.parametrize("num_frames", [2, 16])
+def test_the_least_size_that_is_found_keeps_a_limit_of_that_size(name, size, num_frames):
+    geometry = ProcessorGeometry(PROCESSORS[name])
+    least = frame_size(geometry, *size, num_frames, max_pixels=1)
+    pixels = math.prod(least)
+    assert frame_size(geometry, *size, num_frames, max_pixels=pixels) == least
+    assert frame_size(geometry, *size, num_frames, total_pixels=pixels * num_frames) == least
+    # And none above it is broken, though the size in the shape of the video would be larger.
+    for limit in range(pixels, 3 * pixels, pixels // 3):
+        found = frame_size(geometry, *size, num_frames, max_pixels=limit)
+        assert math.prod(found) <= limit
+        assert geometry._resized(*found, num_frames) == found
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("size", CLIPS)
+def test_the_shortest_side_that_is_found_keeps_a_limit_of_that_length(name, size):
+    geometry = ProcessorGeometry(PROCESSORS[name])
+    narrowest = frame_size(geometry, *size, 2, max_side=1)
+    for max_side in range(max(narrowest), 3 * max(narrowest), max(narrowest) // 2):
+        assert max(frame_size(geometry, *size, 2, max_side=max_side)) <= max_side
+    # With a limit on the pixels, too, following one message after another comes to an end.
+    pixels = math.prod(frame_size(geometry, *size, 2, max_pixels=1))
+    side = max(frame_size(geometry, *size, 2, max_pixels=pixels, max_side=1))
+    both = frame_size(geometry, *size, 2, max_pixels=pixels, max_side=side)
+    assert math.prod(both) <= pixels
+    assert max(both) <= side
+
+
+@pytest.mark.parametrize(
+    ("max_pixels", "expected"),
+    [(1, (56, 56)), (3136, (56, 56)), (4000, (56, 56)), (4704, (56, 84)), (6272, (56, 84))],
+)
+def test_a_portrait_clip_is_squeezed_rather_than_refused(max_pixels, expected):
+    geometry = ProcessorGeometry(PROCESSORS["qwen2, small"])
+    assert frame_size(geometry, 1080, 1920, 2, max_pixels=max_pixels) == expected
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@given(
+    width=st.integers(40, 1500),
+    shape=st.floats(0.1, 10),
+    num_frames=st.integers(2, 16),
+    min_pixels=st.integers(1, 500_000),
+    max_pixels=st.none() | st.integers(1, 500_000),
+)
+@settings(max_examples=8, deadline=None)
+def test_a_lower_limit_never_makes_frames_smaller(
+    name, width, shape, num_frames, min_pixels, max_pixels
+):
+    geometry, height = ProcessorGeometry(PROCESSORS[name]), max(40, round(width * shape))
+    without = frame_size(geometry, width, height, num_frames, max_pixels=max_pixels)
+    found = frame_size(
+        geometry, width, height, num_frames, max_pixels=max_pixels, min_pixels=min_pixels
+    )
+    assert math.prod(found) >= math.prod(without)
+    assert math.prod(found) <= max(max_pixels or math.inf, math.prod(without))
+
+
+@pytest.mark.parametrize("min_pixels", [72_000, 100_000, 300_000])
+def test_a_lower_limit_beyond_the_models_own_changes_nothing(min_pixels):
+    geometry = ProcessorGeometry(PROCESSORS["qwen2, small"])
+    assert frame_size(geometry, 1080, 1920, 2) == (196, 364)
+    assert frame_size(geometry, 1080, 1920, 2, min_pixels=min_pixels) == (196, 364)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("qwen2", True), ("qwen2, small", True), ("qwen3", False), ("qwen3, as released", False)],

@@ -183,6 +183,76 @@ def test_what_was_granted_is_told():
     assert plan(video).granted.fps == 2.0
 
 
+@pytest.mark.parametrize(
+    ("wish", "tps", "count", "granted"),
+    [
+        # (num_frames, min_frames, max_frames)
+        ({"num_frames": 1}, 2, 2, (2, 1, 256)),
+        ({"num_frames": 3}, 2, 4, (4, 1, 256)),
+        ({"num_frames": 7}, 2, 8, (8, 1, 256)),
+        ({"num_frames": 7}, 1, 7, (7, 1, 256)),
+        ({"num_frames": 3, "max_frames": 3}, 2, 2, (2, 1, 2)),
+        ({"num_frames": 1, "max_frames": 1}, 2, 2, (2, 1, 2)),
+        ({"min_frames": 3, "max_frames": 3}, 2, 2, (None, 2, 2)),
+        ({"min_frames": 3, "max_frames": 3}, 1, 3, (None, 3, 3)),
+        ({"min_frames": 3, "max_frames": 5, "fps": 0.01}, 2, 4, (None, 4, 4)),
+        ({"min_frames": 5, "max_frames": 7, "fps": 0.01}, 4, 4, (None, 4, 4)),
+        ({"max_frames": 1}, 2, 2, (None, 2, 2)),
+        ({"max_frames": 1}, 1, 1, (None, 1, 1)),
+        ({"max_frames": 3}, 4, 4, (None, 4, 4)),
+        ({"min_frames": 300}, 2, 256, (None, 256, 256)),
+    ],
+)
+def test_frames_come_in_whole_steps_and_the_numbers_granted_are_those_used(
+    wish, tps, count, granted
+):
+    found = plan(steady(300, 30), SamplingWish(**wish), tps)
+    assert len(found.frame_indices) == count
+    told = found.granted
+    assert (told.num_frames, told.min_frames, told.max_frames) == granted
+
+
+@pytest.mark.parametrize(
+    ("wish", "count", "granted"),
+    [
+        ({"num_frames": 5}, 5, (5, 1, 256)),
+        ({"num_frames": 9}, 5, (5, 1, 256)),
+        ({"num_frames": 3}, 4, (4, 1, 256)),
+        ({"max_frames": 5, "fps": 30}, 5, (None, 4, 5)),
+        ({"min_frames": 5, "max_frames": 5}, 5, (None, 5, 5)),
+        ({"min_frames": 9}, 5, (None, 10, 256)),
+    ],
+)
+def test_all_frames_of_a_short_clip_may_be_an_odd_number(wish, count, granted):
+    found = plan(steady(5, 30), SamplingWish(**wish))
+    assert len(found.frame_indices) == count
+    told = found.granted
+    assert (told.num_frames, told.min_frames, told.max_frames) == granted
+
+
+@given(
+    st.integers(1, 60),
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1, 40),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from(["exact", "keyframe"]),
+)
+def test_the_count_is_what_the_granted_numbers_say(available, number, low, high, tps, alignment):
+    if low and high and low > high:
+        low, high = high, low
+    numbers = {"num_frames": number, "min_frames": low, "max_frames": high}
+    video = steady(available, 30, keyframes=range(0, available, 7))
+    found = plan(video, SamplingWish(alignment=alignment, **numbers), tps, max_frames=30)
+    count, granted = len(found.frame_indices), found.granted
+    assert count <= granted.max_frames <= max(30, tps)
+    assert granted.max_frames <= max(high or 30, tps)
+    assert granted.num_frames in (None, count)
+    if alignment == "exact":
+        assert count >= min(granted.min_frames, available)
+        assert count % tps == 0 or count == available
+
+
 # --- a stretch of the video
 
 
