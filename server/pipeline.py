@@ -154,14 +154,10 @@ class ChatPipeline:
         sources = await all_of(self._fetch(video) for video in videos)
         run.watch.end("fetch")
         fit = VideoFit(self._engine.facts, videos)
-        try:
-            clips = await all_of(
-                self._decode(source, video, fit.checker_of(index))
-                for index, (source, video) in enumerate(zip(sources, videos, strict=True))
-            )
-        finally:
-            # The traceback of a cancellation may hold on to what is here until a collection.
-            sources.clear()
+        clips = await all_of(
+            self._decode(source, video, fit.checker_of(index))
+            for index, (source, video) in enumerate(zip(sources, videos, strict=True))
+        )
         run.watch.end("decode")
         run.plans = fit.plans
         run.videos = [

@@ -8,17 +8,14 @@ would without a copy.
 
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from server.media.cache import BoundedCache
+from server.media.network import Headers
 from server.media.rangereading import Validator
 from server.media.remotefile import EncodedVideo, RemoteFile
 from server.metrics import Metrics
-
-Headers = Mapping[bytes, bytes]
-"""Names in lower case."""
 
 _SETTLED_SECONDS = 60
 """Within this time of its last change a file may change again with the same Last-Modified."""

@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Self
 
 from server.errors import Overloaded
@@ -77,12 +76,7 @@ class MemoryFileWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._is_open:
             self._is_open = False
             os.close(self._fd)

@@ -9,7 +9,6 @@ on white gives the same.
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -61,12 +60,7 @@ class MovingWebpSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def probe(self) -> VideoFacts:

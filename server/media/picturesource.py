@@ -1,7 +1,6 @@
 """Opens whatever a source holds; decodes lists of pictures. Runs inside a decoder process."""
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -36,12 +35,7 @@ class PictureListSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._opened.close()
 
     def probe(self) -> VideoFacts:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 import av
@@ -269,12 +268,7 @@ class PacketFeed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._container is not None:
             self._container.close()
 

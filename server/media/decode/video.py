@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from threading import Lock
-from types import TracebackType
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -76,12 +75,7 @@ class VideoSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._container.close()
 
     def probe(self) -> VideoFacts:
