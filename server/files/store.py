@@ -21,7 +21,8 @@ from server.errors import FilesUnavailable, InvalidRequest, Overloaded, UploadNo
 from server.files.directory import RunDirectory
 from server.files.quota import Quota
 from server.files.upload import Upload
-from server.metrics import DeletionReason, Metrics
+from server.meters import DeletionReason
+from server.metrics import Metrics
 from server.settings import FileSettings
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
-from server.metrics import CacheMeter
+from server.meters import CacheMeter
 
 _V = TypeVar("_V")
 

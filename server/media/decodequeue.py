@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 
 from server.errors import Overloaded
-from server.metrics import QueueMeter
+from server.meters import QueueMeter
 
 _MAX_LENT_PER_PLACE = 4
 

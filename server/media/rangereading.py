@@ -21,7 +21,7 @@ from server.media.remotefile import WritePart
 from server.media.sizelimit import SizeLimit
 from server.media.targets import Target
 from server.media.webfaults import Unreachable, as_request_errors, file_changed
-from server.metrics import DownloadMeter
+from server.meters import DownloadMeter
 from server.together import all_of
 
 _REQUESTS_AT_ONCE = 4

@@ -20,7 +20,8 @@ from server.media.flights import SingleFlight
 from server.media.frames import SharedFrames
 from server.media.remotefile import EncodedVideo
 from server.media.workers import DecoderPool
-from server.metrics import CacheMeter, Metrics
+from server.meters import CacheMeter
+from server.metrics import Metrics
 
 _FACTS_SHARE = 16
 """One part in so many of the memory is for facts; an hour of frame times takes 3 MB."""

@@ -13,15 +13,8 @@ from server.errors import (
     StorageFull,
     VideoUnreachable,
 )
-from server.metrics import (
-    CacheName,
-    CacheOutcome,
-    Metrics,
-    Outcome,
-    PruningBucket,
-    UploadOutcome,
-    pruning_bucket,
-)
+from server.meters import CacheName, CacheOutcome, UploadOutcome
+from server.metrics import Metrics, Outcome, PruningBucket, pruning_bucket
 
 
 @pytest.fixture

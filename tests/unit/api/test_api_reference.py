@@ -9,14 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from server.api.fields import KNOWN_FIELDS
 from server.media.faults import VIDEO_FAULTS
-from server.metrics import (
-    DeletionReason,
-    Metrics,
-    Outcome,
-    PruningBucket,
-    UploadOutcome,
-    VideoOutcome,
-)
+from server.meters import DeletionReason, UploadOutcome
+from server.metrics import Metrics, Outcome, PruningBucket, VideoOutcome
 from server.timing import STAGES
 from tests.unit.api.stubs import StubEngine, StubPipeline, build_app, client_of
 

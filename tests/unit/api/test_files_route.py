@@ -14,7 +14,8 @@ import pytest
 
 from server.conversation import UploadSource
 from server.files.store import FileStore
-from server.metrics import Metrics, UploadOutcome
+from server.meters import UploadOutcome
+from server.metrics import Metrics
 from server.settings import FileSettings, HttpSettings, Settings
 from tests.unit.api.stubs import StubPipeline, build_app, serving, until
 
