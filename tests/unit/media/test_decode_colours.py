@@ -65,7 +65,7 @@ def test_matrix_and_range_are_honoured(matrix, is_full_range, pix_fmt, bits):
     ("codec", "container", "pix_fmt", "bits"),
     [
         ("libx264", "mp4", "yuv420p10le", 10),
-        ("ffv1", "matroska", "yuv422p12le", 12),
+        ("libx265", "mp4", "yuv422p12le", 12),
         ("libsvtav1", "mp4", "yuv420p10le", 10),
         ("ffv1", "matroska", "yuv444p16le", 16),
         ("prores_ks", "mov", "yuv422p10le", 10),
@@ -73,7 +73,11 @@ def test_matrix_and_range_are_honoured(matrix, is_full_range, pix_fmt, bits):
 )
 def test_high_bit_depths_decode(codec, container, pix_fmt, bits):
     codes = coded([v / 255 for v in ORANGE], luma=LUMA[BT709], is_full_range=False, bits=bits)
-    options = {"libsvtav1": {"preset": "12"}}
+    options = {
+        # With B-frames, x265 leaves decoding times of clips of two frames unset: mp4 refuses some.
+        "libx265": {"x265-params": "log-level=none:bframes=0"},
+        "libsvtav1": {"preset": "12"},
+    }
     source = flat_clip(
         codes,
         pix_fmt=pix_fmt,
