@@ -20,6 +20,8 @@ _KIND_WEIGHTS = {
     **{"time": 2.5, "moving": 0.5, "describe": 1.5, "unknown": 0.8},
 }
 """How often each kind is asked; most of all the late learners."""
+_FINDING_WEIGHTS = _KIND_WEIGHTS | {"colour": 6.0, "unknown": 2.5}
+"""The same when objects are to be found by their shapes, which no other kinds ask for."""
 _SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
     "You answer questions about the video.",
@@ -54,6 +56,8 @@ class Batch:
     offsets: torch.Tensor
     question: torch.Tensor
     """0 is padding."""
+    pointed: torch.Tensor
+    """As in Turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,17 @@ class BatchMaker:
     """Makes any batch of a training, independent of the others."""
 
     def __init__(
-        self, tokenizer: Any, *, seed: int, clips: int, questions_per_clip: int, steps: int
+        self,
+        tokenizer: Any,
+        *,
+        seed: int,
+        clips: int,
+        questions_per_clip: int,
+        steps: int,
+        finds_shapes: bool = False,
     ) -> None:
         self._prompts = Prompts(tokenizer)
+        self._kind_weights = _FINDING_WEIGHTS if finds_shapes else _KIND_WEIGHTS
         self._seed = seed
         self._clips = clips
         self._questions = questions_per_clip
@@ -114,8 +126,7 @@ class BatchMaker:
             self._prompts.opening(view.timestamps, rows, columns, system=system) for view in seen
         ]
         turns = [
-            self._prompts.turns(_pairs(rng, view, self._questions), is_dialogue=is_dialogue)
-            for view in seen
+            self._prompts.turns(self._pairs(rng, view), is_dialogue=is_dialogue) for view in seen
         ]
         labels = [views.token_labels(view) for view in seen]
         return Batch(
@@ -127,6 +138,15 @@ class BatchMaker:
             **_opening_tensors(openings),
             **_turn_tensors(turns),
         )
+
+    def _pairs(self, rng: np.random.Generator, view: View) -> list[tuple[str, str]]:
+        """Returns as many questions as wanted, or all there are, and the frames' answers."""
+        asked = [(question, view.answer(question)) for question in questions(view.scene, rng)]
+        known = [(question, answer) for question, answer in asked if answer is not None]
+        weights = _weights([question for question, _ in known], self._kind_weights)
+        count = min(self._questions, len(known))
+        chosen = rng.choice(len(known), size=count, replace=False, p=weights)
+        return [(known[index][0].text, known[index][1]) for index in chosen]
 
 
 def _rate(rng: np.random.Generator) -> float:
@@ -157,20 +177,10 @@ def _drawn(rng: np.random.Generator, view: View) -> NDArray[np.uint8]:
     return views.patches(views.pictures(view, jpeg_quality=quality))
 
 
-def _pairs(rng: np.random.Generator, view: View, count: int) -> list[tuple[str, str]]:
-    """Returns ``count`` questions, or all there are, with what the frames answer to them."""
-    asked = [(question, view.answer(question)) for question in questions(view.scene, rng)]
-    known = [(question, answer) for question, answer in asked if answer is not None]
-    weights = _weights([question for question, _ in known])
-    count = min(count, len(known))
-    chosen = rng.choice(len(known), size=count, replace=False, p=weights)
-    return [(known[index][0].text, known[index][1]) for index in chosen]
-
-
-def _weights(asked: list[Question]) -> NDArray[np.float64]:
+def _weights(asked: list[Question], kinds: dict[str, float]) -> NDArray[np.float64]:
     """Returns the chance of each question: that of its kind, shared among those of the kind."""
     numbers = {kind: sum(q.kind == kind for q in asked) for kind in KINDS}
-    weights = np.array([_KIND_WEIGHTS[q.kind] / numbers[q.kind] ** 0.5 for q in asked])
+    weights = np.array([kinds[q.kind] / numbers[q.kind] ** 0.5 for q in asked])
     return np.asarray(weights / weights.sum())
 
 
@@ -203,4 +213,5 @@ def _turn_tensors(turns: list[Turns]) -> dict[str, torch.Tensor]:
         "labels": padded("labels", NO_LABEL),
         "offsets": padded("offsets", 0),
         "question": padded("question", 0),
+        "pointed": padded("pointed", 0),
     }

@@ -130,28 +130,35 @@ def answer_states(
     states = []
     for index, layer in enumerate(text.layers):
         hidden = hidden + _text_attention(
-            layer.self_attn, _normed(layer.input_layernorm, hidden), cos, sin, mask
+            layer.self_attn, normed(layer.input_layernorm, hidden), cos, sin, mask
         )
-        hidden = hidden + layer.mlp(_normed(layer.post_attention_layernorm, hidden))
+        hidden = hidden + layer.mlp(normed(layer.post_attention_layernorm, hidden))
         if index < len(deepstack):
             hidden = hidden + deepstack[index]
         states.append(hidden)
-    return [*states, _normed(text.norm, hidden)]
+    return [*states, normed(text.norm, hidden)]
 
 
-def _normed(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
+def normed(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
+    """Returns the states as one of the language model's norms scales them."""
     return functional.rms_norm(hidden, hidden.shape[-1:], norm.weight, norm.variance_epsilon)
+
+
+def query_and_key(
+    attention: Any, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns both as they are compared, shape (batch, heads, length, head_dim) each."""
+    shape = (*hidden.shape[:2], -1, attention.head_dim)
+    query = normed(attention.q_norm, attention.q_proj(hidden).view(shape)).transpose(1, 2)
+    key = normed(attention.k_norm, attention.k_proj(hidden).view(shape)).transpose(1, 2)
+    return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
 
 def _text_attention(
     attention: Any, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     batch, length, _ = hidden.shape
-    shape = (batch, length, -1, attention.head_dim)
-    query = _normed(attention.q_norm, attention.q_proj(hidden).view(shape)).transpose(1, 2)
-    key = _normed(attention.k_norm, attention.k_proj(hidden).view(shape)).transpose(1, 2)
-    value = attention.v_proj(hidden).view(shape).transpose(1, 2)
-    mixed = functional.scaled_dot_product_attention(
-        _rotated(query, cos, sin), _rotated(key, cos, sin), value, attn_mask=mask
-    )
+    query, key = query_and_key(attention, hidden, cos, sin)
+    value = attention.v_proj(hidden).view(batch, length, -1, attention.head_dim).transpose(1, 2)
+    mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return attention.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))

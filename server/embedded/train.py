@@ -68,6 +68,7 @@ class Training:
             clips=options.clips,
             questions_per_clip=options.questions,
             steps=options.steps,
+            finds_shapes=options.find_shapes,
         )
         self._average = training.Average(self._model)
         self._first_step = 0
@@ -107,7 +108,9 @@ class Training:
         from server.embedded import training
 
         batch = self._maker.batch(step, self._process)
-        loss, figures = training.losses(self._model, self._heads, batch)
+        loss, figures = training.losses(
+            self._model, self._heads, batch, finds_shapes=self._options.find_shapes
+        )
         loss.backward()
         training.share_gradients([*self._model.parameters(), *self._heads.parameters()])
         self._optimisers.step(step)
@@ -151,6 +154,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--matrix-rate", type=float, default=3e-3)
     parser.add_argument("--rest-rate", type=float, default=1.5e-3)
     parser.add_argument("--save-seconds", type=float, default=240)
+    parser.add_argument(
+        "--find-shapes",
+        action="store_true",
+        help="ask more about objects named by shape, and pull attention to them",
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the directory's state")
     parser.add_argument(
         "--fresh-schedule",

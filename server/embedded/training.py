@@ -15,10 +15,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from server.embedded import passes, views
+from server.embedded import passes, pointing, views
 from server.embedded.architecture import HIDDEN_SIZE
 from server.embedded.batches import Batch
 from server.embedded.muon import Muon
+from server.embedded.reading import read
 from server.embedded.views import CHANGE_LABELS, LABELS, NO_LABEL
 
 HEADS_WEIGHT = 1.5
@@ -77,14 +78,20 @@ def both_heads() -> nn.ModuleDict:
     return nn.ModuleDict({"seen": Heads(LABELS), "changes": Heads(CHANGE_LABELS)})
 
 
-def losses(model: Any, heads: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+def losses(
+    model: Any, heads: Any, batch: Batch, *, finds_shapes: bool = False
+) -> tuple[torch.Tensor, dict[str, float]]:
     """Returns the loss of a batch, and figures to show."""
     tokens = passes.video_tokens(model, views.normalised(batch.patches), batch.grid)
     seen_loss, figures = heads["seen"].loss(tokens.merged, batch.token_labels)
-    states, watched, kept = states_of(model, batch, tokens)
+    reading = read(model, batch, tokens)
+    states, kept = reading.turns, reading.kept
     changes = {head: labels.gather(1, kept) for head, labels in batch.change_labels.items()}
-    changes_loss, known = heads["changes"].loss(watched, changes)
+    changes_loss, known = heads["changes"].loss(reading.watched(_CHANGES_LAYER), changes)
     heads_loss = seen_loss + changes_loss
+    if finds_shapes:
+        missed, figures["found"] = pointing.loss(model, batch, reading)
+        heads_loss = heads_loss + missed
     figures |= {head: known[head] for head in ("change", "second")}
     answered = batch.labels != NO_LABEL
     logits = model.lm_head(states[answered])
@@ -96,59 +103,6 @@ def losses(model: Any, heads: Any, batch: Batch) -> tuple[torch.Tensor, dict[str
     figures["language"] = float(language_loss.detach())
     figures["heads"] = float(heads_loss.detach())
     return language_loss + HEADS_WEIGHT * heads_loss, figures
-
-
-def states_of(
-    model: Any, batch: Batch, tokens: passes.VideoTokens
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns what the language model makes of a batch.
-
-    The last hidden states of the turns, shape (clips, M, hidden); those of the video tokens that
-    survive pruning half way up, (clips, kept, hidden); and which tokens those are, (clips, kept).
-    """
-    num_turn_tokens = batch.turn_ids.shape[1]
-    embed = model.model.language_model.embed_tokens
-    kept = passes.kept_tokens(tokens, num_grids=batch.grid[0], rate=batch.rate)
-    places = _places(batch, kept)
-    opening = embed(batch.opening_ids)
-    opening[:, batch.is_video] = tokens.merged
-    rows = torch.arange(len(kept))[:, None]
-    embeddings = torch.cat([opening[rows, places], embed(batch.turn_ids)], dim=1)
-    deepstack = []
-    for level in tokens.deepstack:
-        whole = torch.zeros_like(opening)
-        whole[:, batch.is_video] = level
-        deepstack.append(functional.pad(whole[rows, places], (0, 0, 0, num_turn_tokens)))
-    extent = int(batch.opening_positions.max()) + 1
-    turn_positions = (batch.offsets + extent)[..., None].expand(-1, -1, 3)
-    positions = torch.cat([batch.opening_positions[places], turn_positions], dim=1)
-    states = passes.answer_states(
-        model,
-        embeddings,
-        positions.permute(2, 0, 1),
-        _mask(batch.question, places.shape[1]),
-        tuple(deepstack),
-    )
-    half_way = states[_CHANGES_LAYER][:, : places.shape[1]]
-    watched = half_way[batch.is_video[places]].view(*kept.shape, -1)
-    return states[-1][:, places.shape[1] :], watched, kept
-
-
-def _places(batch: Batch, kept: torch.Tensor) -> torch.Tensor:
-    """Returns which places of the opening survive pruning, shape (clips, n), ascending."""
-    video_places = batch.is_video.nonzero().flatten()
-    text_places = (~batch.is_video).nonzero().flatten()
-    places = torch.cat([video_places[kept], text_places.expand(len(kept), -1)], dim=1)
-    return places.sort(dim=1).values
-
-
-def _mask(question: torch.Tensor, num_opening_tokens: int) -> torch.Tensor:
-    """Returns who sees whom: all the opening, no question another one, nobody what follows."""
-    owner = functional.pad(question, (num_opening_tokens, 0))
-    length = owner.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    related = (owner[:, :, None] == owner[:, None, :]) | (torch.arange(length) < num_opening_tokens)
-    return (causal & related)[:, None]
 
 
 def _right_answers(hits: torch.Tensor, batch: Batch) -> float:

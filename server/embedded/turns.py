@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.embedded.views import NO_LABEL
+from server.embedded.figures import COLOURS, SHAPES
+from server.embedded.views import LABELS, NO_LABEL
 from server.evs.walks import Skeleton, interleaved_walk
 
 Ints = NDArray[np.int64]
@@ -41,6 +42,10 @@ class Turns:
     """Positions, counted from the opening's extent. Shape (M,)."""
     question: Ints
     """Which of the questions a token belongs to, from 1. Shape (M,)."""
+    pointed: Ints
+    """The shape in LABELS that a question names its object by, at the token before the answer.
+
+    0 elsewhere, and where an object is named by its colour. Shape (M,)."""
 
 
 class Prompts:
@@ -50,6 +55,8 @@ class Prompts:
         self._encode = lambda text: tokenizer.encode(text, add_special_tokens=False)
         self._video_token_id: int = tokenizer.convert_tokens_to_ids("<|video_pad|>")
         self._known: dict[str, list[int]] = {}
+        self._colours = {self._encode(f" {colour}")[0] for colour in COLOURS}
+        self._shapes = {self._encode(f" {s}")[0]: LABELS["shape"].index(s) for s in SHAPES}
 
     def opening(
         self, timestamps: list[float], rows: int, columns: int, *, system: str | None = None
@@ -86,6 +93,7 @@ class Prompts:
         labels: list[int] = []
         offsets: list[int] = []
         question: list[int] = []
+        pointed: list[int] = []
         at = 0
         for number, (asked, answered) in enumerate(pairs, 1):
             follows = is_dialogue and number > 1
@@ -100,8 +108,17 @@ class Prompts:
             first = at if is_dialogue else 0
             offsets += range(first, first + len(ids))
             question += [1 if is_dialogue else number] * len(ids)
+            shape = self._named_shape(asked_ids)
+            pointed += [0] * (len(asked_ids) - 1) + [shape] + [0] * len(answer_ids)
             at += len(ids)
-        return Turns(*(np.array(values) for values in (token_ids, labels, offsets, question)))
+        columns = (token_ids, labels, offsets, question, pointed)
+        return Turns(*(np.array(values) for values in columns))
+
+    def _named_shape(self, asked_ids: list[int]) -> int:
+        """Returns the shape that a question names without a colour, as in LABELS; 0 if none."""
+        named = [self._shapes[token] for token in asked_ids if token in self._shapes]
+        has_colour = any(token in self._colours for token in asked_ids)
+        return named[0] if len(named) == 1 and not has_colour else 0
 
     def _ids(self, text: str) -> list[int]:
         if text not in self._known:

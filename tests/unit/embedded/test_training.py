@@ -2,12 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from server.embedded import passes, training, views
+from server.embedded import passes, pointing, training, views
 from server.embedded.answering import Answerer
 from server.embedded.architecture import build_model, build_processor, write_checkpoint
 from server.embedded.batches import BatchMaker
 from server.embedded.muon import orthogonalised
-from server.embedded.views import NO_LABEL
+from server.embedded.reading import read
+from server.embedded.turns import Prompts
+from server.embedded.views import LABELS, NO_LABEL
 from server.evs.arithmetic import retained_tokens
 
 
@@ -66,13 +68,54 @@ def test_a_question_does_not_see_the_others(processor, model):
     )
     with torch.no_grad():
         tokens = passes.video_tokens(model, views.normalised(batch.patches), batch.grid)
-        before = training.states_of(model, batch, tokens)[0]
+        before = read(model, batch, tokens).turns
         batch.turn_ids[batch.question == 1] = 5
-        after = training.states_of(model, batch, tokens)[0]
+        after = read(model, batch, tokens).turns
 
     others = batch.question > 1
     torch.testing.assert_close(after[others], before[others])
     assert not torch.allclose(after[batch.question == 1], before[batch.question == 1])
+
+
+def test_only_what_is_named_by_shape_alone_is_pointed_at(processor):
+    asked = [
+        ("What colour is the triangle?", "Red."),
+        ("Which way does the red circle move?", "Left."),
+        ("which color does the cross have", "There is no such object."),
+    ]
+    turns = Prompts(processor.tokenizer).turns(asked, is_dialogue=False)
+
+    places = np.flatnonzero(turns.pointed)
+
+    shapes = [LABELS["shape"][number] for number in turns.pointed[places]]
+    assert shapes == ["triangle", "cross"]
+    said = processor.tokenizer.convert_ids_to_tokens(turns.labels[places].tolist())
+    assert said == ["Red", "There"]
+    assert turns.question[places].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.75])
+def test_a_step_along_the_pointing_loss_finds_more(processor, model, rate):
+    from copy import deepcopy
+    from dataclasses import replace
+
+    learner = deepcopy(model)
+    finder = maker(processor, clips=4, questions_per_clip=8, finds_shapes=True)
+    batch = replace(finder.batch(50), rate=rate)
+    assert batch.pointed.any()
+
+    def missed():
+        tokens = passes.video_tokens(learner, views.normalised(batch.patches), batch.grid)
+        return pointing.loss(learner, batch, read(learner, batch, tokens))
+
+    loss, before = missed()
+    loss.backward()
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            if parameter.grad is not None:
+                parameter -= 0.05 * parameter.grad
+    _, after = missed()
+    assert 0 < before < after < 1
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5, 0.75])
@@ -93,7 +136,7 @@ def test_training_computes_what_transformers_answers_with(processor, model, tmp_
 
     with torch.no_grad():
         tokens = passes.video_tokens(model, views.normalised(batch.patches), batch.grid)
-        states = training.states_of(model, batch, tokens)[0]
+        states = read(model, batch, tokens).turns
         chosen = model.lm_head(states)[0].argmax(dim=-1)
     first = (batch.question[0] == 1).nonzero().flatten()
     ids = batch.turn_ids[0, first]
